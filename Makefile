@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+# kvd: one non-recursive Makefile, everything built below $(BUILD).
+#
+#   make                 kvd, kvctl, libkvd, kvd-bench
+#   make check           unit, kernel, model and daemon tests (minutes)
+#   make check-long      the full counts
+#   make lint            layer rules, man pages, style of the tree
+#   make install         honours DESTDIR, prefix, libdir, ...
+#   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
+#
+# CFLAGS, CPPFLAGS, LDFLAGS are the packager's; our own flags are apart.
+
+VERSION := 0.1.0
+SOVERSION := 0
+
+CC ?= gcc
+AR ?= ar
+PKG_CONFIG ?= pkg-config
+INSTALL ?= install
+NVCC ?= $(shell command -v nvcc 2>/dev/null)
+PYTHON ?= /usr/bin/python3
+CFLAGS ?= -O2 -g
+SANITIZER ?=
+WERROR ?=
+comma := ,
+BUILD ?= build$(if $(SANITIZER),/sanitize-$(subst $(comma),-,$(SANITIZER)))
+
+prefix ?= /usr/local
+bindir ?= $(prefix)/bin
+sbindir ?= $(prefix)/sbin
+libdir ?= $(prefix)/lib
+includedir ?= $(prefix)/include
+mandir ?= $(prefix)/share/man
+docdir ?= $(prefix)/share/doc/kvd
+
+# -ffp-contract=off: where a multiply-add is fused is part of the numerics and
+# is written out in the source.
+OWN_CFLAGS := -std=gnu17 -fPIC -fvisibility=hidden -fno-strict-aliasing -ffp-contract=off -fno-math-errno \
+	-fstack-protector-strong -pthread \
+	-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings \
+	-Wvla -Wformat=2 -Wno-unused-parameter -Wno-sign-compare -Wno-missing-field-initializers \
+	$(if $(WERROR),-Werror) $(if $(SANITIZER),-fsanitize=$(SANITIZER) -fno-omit-frame-pointer) \
+	$(if $(findstring undefined,$(SANITIZER)),-fno-sanitize-recover=undefined)
+OWN_CPPFLAGS := -I. -D_GNU_SOURCE -DKVD_VERSION='"$(VERSION)"'
+OWN_LDFLAGS := -pthread -Wl,-z,relro,-z,now -Wl,--as-needed $(if $(SANITIZER),-fsanitize=$(SANITIZER))
+
+ALL_CFLAGS = $(OWN_CFLAGS) $(CFLAGS) $(LEVEL_CFLAGS)
+ALL_CPPFLAGS = $(OWN_CPPFLAGS) $(CPPFLAGS) $(LAYER_CPPFLAGS)
+ALL_LDFLAGS = $(OWN_LDFLAGS) $(LDFLAGS)
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SECONDARY:
+MAKEFLAGS += --no-builtin-rules
+
+# --- layers -----------------------------------------------------------------
+
+LAYERS := base ipc kernels model cache engine server
+base_DIR := ipc/base
+ipc_DIR := ipc
+kernels_DIR := kernels/cpu
+model_DIR := daemon/model
+cache_DIR := daemon/cache
+engine_DIR := daemon/engine
+server_DIR := daemon/server
+
+# What each layer links, itself first; the include rules are in tools/lint-layers.
+base_ARCHIVES := base
+ipc_ARCHIVES := ipc base
+kernels_ARCHIVES := kernels
+model_ARCHIVES := model kernels base
+cache_ARCHIVES := cache kernels base
+engine_ARCHIVES := engine model cache kernels base
+server_ARCHIVES := server engine model cache kernels ipc base
+
+# Outside libraries by layer (system headers need no -I on Debian).
+base_LIBS := -lxxhash
+ipc_LIBS := -lmsgpackc -lxxhash
+kernels_LIBS := -lm
+model_LIBS := -lpcre2-8 -lxxhash -lm
+cache_LIBS := -lxxhash -lm
+engine_LIBS := -lpcre2-8 -lxxhash -lm
+server_LIBS := -levent_core -levent_pthreads -lsystemd -lmsgpackc -lpcre2-8 -lxxhash -lm
+
+define layer_template
+$(1)_SRC := $$(wildcard $$($(1)_DIR)/*.c)
+$(1)_OBJ := $$($(1)_SRC:%.c=$$(BUILD)/obj/%.o)
+$$(BUILD)/lib/lib$(1).a: $$($(1)_OBJ)
+	@mkdir -p $$(@D)
+	@rm -f $$@
+	$$(AR) rcs $$@ $$^
+endef
+$(foreach l,$(LAYERS),$(eval $(call layer_template,$(l))))
+archives = $(foreach a,$($(1)_ARCHIVES),$(BUILD)/lib/lib$(a).a)
+
+# One kernel source per CPU level; chosen at run time by CPUID.
+$(BUILD)/obj/kernels/%.o: LEVEL_CFLAGS = -O3
+$(BUILD)/obj/kernels/cpu/%-avx2.o: LEVEL_CFLAGS = -O3 -mavx2 -mfma -mf16c
+$(BUILD)/obj/kernels/cpu/%-avx512.o: LEVEL_CFLAGS = -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+
+$(BUILD)/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+# --- programs and the library -------------------------------------------------
+
+LIBKVD_SRC := $(wildcard client/lib/*.c)
+LIBKVD_OBJ := $(LIBKVD_SRC:%.c=$(BUILD)/obj/%.o) $(ipc_OBJ) $(base_OBJ)
+KVCTL_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/ctl/*.c))
+KVD_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard daemon/*.c))
+BENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/bench/*.c))
+EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
+
+KVD := $(BUILD)/bin/kvd
+KVCTL := $(BUILD)/bin/kvctl
+LIBKVD_A := $(BUILD)/lib/libkvd.a
+LIBKVD_SO := $(BUILD)/lib/libkvd.so.$(SOVERSION)
+
+all: $(KVD) $(KVCTL) $(LIBKVD_A) $(LIBKVD_SO) $(BUILD)/bin/kvd-bench $(EXAMPLES)
+
+$(KVD): $(KVD_OBJ) $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(server_LIBS) -linih
+
+$(LIBKVD_A): $(LIBKVD_OBJ)
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(LIBKVD_SO): $(LIBKVD_OBJ) client/lib/libkvd.map
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -shared -Wl,-soname,libkvd.so.$(SOVERSION) \
+		-Wl,--version-script=client/lib/libkvd.map -o $@ $(filter %.o,$^) -lmsgpackc -lxxhash
+	ln -sf libkvd.so.$(SOVERSION) $(BUILD)/lib/libkvd.so
+
+# kvctl is linked statically with libkvd, so that it runs from the build folder.
+$(KVCTL): $(KVCTL_OBJ) $(LIBKVD_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lmsgpackc -ljansson -lxxhash -lm
+
+$(BUILD)/examples/%: $(BUILD)/obj/client/examples/%.o $(LIBKVD_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lmsgpackc -lxxhash -lm
+
+$(BUILD)/bin/kvd-bench: $(BENCH_OBJ) $(LIBKVD_A) $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(server_LIBS)
+
+# --- tests ------------------------------------------------------------------
+# tests/unit/LAYER/test-X.c links that layer and the ones below it, no more.
+
+define unit_template
+$(1)_TESTS := $$(patsubst tests/unit/$(1)/%.c,$$(BUILD)/tests/unit/$(1)/%,$$(wildcard tests/unit/$(1)/test-*.c))
+$$(BUILD)/tests/unit/$(1)/%: $$(BUILD)/obj/tests/unit/$(1)/%.o $$(call archives,$(1))
+	@mkdir -p $$(@D)
+	$$(CC) $$(ALL_CFLAGS) $$(ALL_LDFLAGS) -o $$@ $$^ -lcmocka $$($(1)_LIBS)
+endef
+$(foreach l,$(LAYERS),$(eval $(call unit_template,$(l))))
+client_TESTS := $(patsubst tests/unit/client/%.c,$(BUILD)/tests/unit/client/%,$(wildcard tests/unit/client/test-*.c))
+$(BUILD)/tests/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(LIBKVD_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka -lmsgpackc -lxxhash -lm
+UNIT_TESTS := $(foreach l,$(LAYERS) client,$($(l)_TESTS))
+
+# Programs that other tests run; they may link the whole daemon.
+TEST_TOOLS := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))
+$(BUILD)/tests/tools/%: $(BUILD)/obj/tests/tools/%.o $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(server_LIBS)
+
+tests: $(UNIT_TESTS) $(TEST_TOOLS)
+
+check: all tests
+	tests/run --build $(BUILD)
+
+check-long: all tests
+	tests/run --build $(BUILD) --long
+
+# --- lint -------------------------------------------------------------------
+
+lint:
+	tools/lint-layers
+	tools/lint-tree
+	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[0-9]; else echo "mandoc is not installed: man pages not checked"; fi
+
+# --- install ----------------------------------------------------------------
+
+install: all
+	$(INSTALL) -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
+		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man8
+	$(INSTALL) -m 755 $(KVCTL) $(BUILD)/bin/kvd-bench $(DESTDIR)$(bindir)
+	$(INSTALL) -m 755 $(KVD) $(DESTDIR)$(sbindir)
+	$(INSTALL) -m 644 $(LIBKVD_A) $(DESTDIR)$(libdir)
+	$(INSTALL) -m 755 $(LIBKVD_SO) $(DESTDIR)$(libdir)
+	ln -sf libkvd.so.$(SOVERSION) $(DESTDIR)$(libdir)/libkvd.so
+	$(INSTALL) -m 644 client/kvd.h $(DESTDIR)$(includedir)
+	sed -e 's|@prefix@|$(prefix)|;s|@libdir@|$(libdir)|;s|@includedir@|$(includedir)|;s|@version@|$(VERSION)|' \
+		client/lib/kvd.pc.in > $(DESTDIR)$(libdir)/pkgconfig/kvd.pc
+	$(INSTALL) -m 644 man/kvctl.1 $(DESTDIR)$(mandir)/man1
+	$(INSTALL) -m 644 man/libkvd.3 $(DESTDIR)$(mandir)/man3
+	$(INSTALL) -m 644 man/kvd.8 $(DESTDIR)$(mandir)/man8
+
+clean:
+	rm -rf $(BUILD)
+
+.PHONY: all tests check check-long lint install clean
+
+-include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

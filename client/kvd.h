@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvd.h - libkvd: attach to kvd, submit prompts, read tokens out of shared
+ * memory.
+ *
+ * Errors.  Functions return 0 or a positive count on success, a negative errno
+ * for system failures, and the documented KVD_E_* (positive) for conditions;
+ * kvd_client_error() has a sentence.  The library never aborts, prints, installs
+ * signal handlers (it sends with MSG_NOSIGNAL) or keeps global state.
+ *
+ * Threads.  Different clients are independent.  One client may be used by
+ * several threads: calls are serialised inside, and a thread blocked in
+ * kvd_next() does not keep others from kvd_submit() and kvd_cancel(); only one
+ * thread at a time may be in kvd_next().
+ *
+ * Event loops.  None is imposed: kvd_fd() polls readable when kvd_next() with
+ * timeout 0 should be called.
+ */
+#ifndef KVD_H
+#define KVD_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVD_E_REFUSED 1		/* the daemon said no: kvd_client_code() says why */
+#define KVD_E_CLOSED 2		/* the daemon is gone */
+#define KVD_E_TIMEOUT 3		/* nothing within the time asked for */
+#define KVD_E_PROTOCOL 4	/* the other side does not speak our protocol version */
+
+/* Why the daemon refused; numbers of the protocol. */
+enum kvd_client_code {
+	KVD_REFUSED_BAD_MESSAGE = 1, KVD_REFUSED_BAD_FIELD = 2, KVD_REFUSED_VERSION = 3,
+	KVD_REFUSED_QUOTA = 4, KVD_REFUSED_PERMISSION = 5, KVD_REFUSED_BUSY = 6,
+	KVD_REFUSED_CONTEXT_LENGTH = 7, KVD_REFUSED_NO_MODEL = 8, KVD_REFUSED_TEMPLATE = 9,
+	KVD_REFUSED_NO_MEMORY = 10, KVD_REFUSED_SHUTDOWN = 11, KVD_REFUSED_INTERNAL = 12,
+	KVD_REFUSED_LOADING = 13,
+};
+
+struct kvd_client;
+
+struct kvd_connect_options {
+	const char *socket;	/* NULL: kvd_default_socket() */
+	const char *name;	/* shown by `kvctl ps`; NULL: the program's name */
+	uint32_t ring_bytes;	/* 0: default */
+	uint32_t arena_bytes;	/* 0: default; holds the prompts of unanswered requests */
+	int timeout_ms;		/* for the greeting; 0: 5000 */
+};
+
+/* $KVD_SOCKET, else $XDG_RUNTIME_DIR/kvd/kvd.sock if it exists, else /run/kvd/kvd.sock.
+ * Writes at most n bytes, -ENAMETOOLONG. */
+int kvd_default_socket(char *buf, size_t n);
+
+/* 0; -ENOENT or -ECONNREFUSED: no daemon there; -EACCES; KVD_E_*.  On failure *out is NULL,
+ * and if diag is not NULL a sentence is written there. */
+int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag, size_t n_diag);
+void kvd_close(struct kvd_client *c);	/* cancels what still runs; NULL is fine */
+
+/* The last failure on this client, "" if none; valid until the next call. */
+const char *kvd_client_error(const struct kvd_client *c);
+int kvd_client_code(const struct kvd_client *c);
+/* The message field that was refused, "" if none. */
+const char *kvd_client_field(const struct kvd_client *c);
+
+/* A stretch of the prompt or a chat message; text or ids, copied by kvd_submit(). */
+struct kvd_part {
+	const char *role;	/* NULL: raw prompt; "system", "user", "assistant": chat */
+	const char *text;	/* n bytes; or */
+	const int32_t *ids;	/* n ids, e.g. a reply as it was generated */
+	size_t n;
+};
+
+struct kvd_bias {
+	int32_t id;
+	float bias;
+};
+
+/* Initialise with kvd_params_init(): fields may be added at the end. */
+struct kvd_params {
+	size_t struct_size;
+	const char *model;		/* NULL: the only one */
+	const struct kvd_part *parts;	/* all with a role, or none */
+	size_t n_parts;
+	int special;			/* control tokens written in raw text count */
+	int no_bos;			/* do not begin with BOS even if the model asks for it */
+	uint32_t max_tokens;		/* default 512 */
+	float temperature;		/* default 0.8; 0 = greedy */
+	uint32_t top_k;			/* default 0 = off */
+	float top_p, min_p;		/* defaults 0.95, 0.05 */
+	float repeat_penalty;		/* default 1 = off */
+	uint32_t repeat_last_n;		/* default 64 */
+	uint64_t seed;			/* default random */
+	const char *const *stop;
+	size_t n_stop;
+	const struct kvd_bias *bias;
+	size_t n_bias;
+	int logprobs;			/* -1 none (default), 0 the token's own, n with n alternatives */
+	int ignore_eos;
+	int progress;			/* KVD_EVENT_PROGRESS during prefill */
+};
+void kvd_params_init(struct kvd_params *p);
+
+/* 0 and *request; KVD_E_CLOSED; -ENOSPC: the arena is full; -EINVAL.  Refusals arrive as
+ * KVD_EVENT_ERROR of that request. */
+int kvd_submit(struct kvd_client *c, const struct kvd_params *p, uint64_t *request);
+/* Ends the request; its last event still comes (done: cancelled, or what came first). */
+int kvd_cancel(struct kvd_client *c, uint64_t request);
+
+enum kvd_event_type {
+	KVD_EVENT_TOKEN = 1, KVD_EVENT_TEXT = 2, KVD_EVENT_ALTERNATIVES = 3, KVD_EVENT_PROMPT = 4,
+	KVD_EVENT_PROGRESS = 5, KVD_EVENT_USAGE = 6,
+	KVD_EVENT_DONE = 7,	/* the last of a request */
+	KVD_EVENT_ERROR = 8,	/* or this */
+};
+
+enum kvd_event_finish {
+	KVD_DONE_STOP = 1, KVD_DONE_STOP_STRING = 2, KVD_DONE_LENGTH = 3, KVD_DONE_CANCELLED = 4,
+};
+
+struct kvd_alternative {
+	int32_t id;
+	float logprob;
+	const uint8_t *bytes;
+	size_t n_bytes;
+};
+
+/* bytes point into the ring: valid until the next kvd_next(). */
+struct kvd_event {
+	enum kvd_event_type type;
+	uint64_t request;
+	const uint8_t *bytes;	/* token: its bytes; text: whole code points; error: a sentence */
+	size_t n_bytes;
+	int32_t id;		/* token, prompt */
+	float logprob;		/* token, prompt; NaN if not asked for */
+	int is_control;		/* token */
+	uint32_t position;	/* prompt */
+	const struct kvd_alternative *alternatives;
+	size_t n_alternatives;
+	uint32_t done, total;	/* progress */
+	uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;	/* usage */
+	uint64_t queue_ns, prefill_ns, decode_ns;			/* usage */
+	uint32_t finish;	/* done: enum kvd_event_finish */
+	uint32_t stop_index;	/* done */
+	uint32_t code;		/* error: enum kvd_client_code */
+	const char *field;	/* error: the refused field, "" if none */
+};
+
+/*
+ * The next event of any request.  timeout_ms: 0 do not wait, -1 for ever.
+ * 0 and *event; KVD_E_TIMEOUT; KVD_E_CLOSED; KVD_E_PROTOCOL.
+ */
+int kvd_next(struct kvd_client *c, int timeout_ms, const struct kvd_event **event);
+/* Readable when kvd_next(c, 0, ...) may have something.  Call kvd_next() until KVD_E_TIMEOUT
+ * before polling: that announces the sleep. */
+int kvd_fd(const struct kvd_client *c);
+
+/* Ids of a text.  *ids is malloc'd.  Blocks. */
+#define KVD_TOKENIZE_SPECIAL 1
+#define KVD_TOKENIZE_BOS 2
+int kvd_tokenize(struct kvd_client *c, const char *model, const char *text, size_t n, unsigned flags,
+		 int32_t **ids, size_t *n_ids);
+
+struct kvd_status {
+	char version[32], device[32], level[32], state[32];	/* state: "loading", "ready" */
+	uint32_t pid, n_threads, n_models, n_sessions, n_running, n_queued, n_parked;
+	uint64_t uptime_ns, kv_bytes, kv_bytes_used, weight_bytes;
+	uint64_t prompt_tokens, generated_tokens, requests_done, requests_cancelled, preemptions;
+	uint32_t loading_percent;
+	uint32_t no_cache;
+};
+int kvd_status(struct kvd_client *c, struct kvd_status *out);
+
+struct kvd_model {
+	char name[128], arch[32], title[128], state[32], chat_template[32];
+	uint32_t n_ctx, n_ctx_train, n_vocab, n_layers, n_embd;
+	uint64_t n_params, file_bytes, weight_bytes;
+	char hash[33];		/* hex */
+};
+/* *models is malloc'd. */
+int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n);
+
+struct kvd_process {
+	uint64_t session, request;
+	uint32_t uid, pid;
+	char client[64];
+	char phase[16];		/* "queued", "prefill", "decode", "parked" */
+	uint32_t prompt_tokens, computed_tokens, generated_tokens, blocks;
+	uint64_t age_ns;
+};
+/* Own requests; all of them for root and the daemon's user.  *list is malloc'd. */
+int kvd_ps(struct kvd_client *c, struct kvd_process **list, size_t *n);
+
+const char *kvd_version(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

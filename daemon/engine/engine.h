@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * engine.h - requests, the scheduler and the one thread that drives the device.
+ *
+ * The engine thread alone owns pool, sequences and workspace.  Other threads
+ * post commands; results come through a request's sink, or a callback on the
+ * engine thread that must not block.
+ *
+ * Each step: one token of every running sequence plus a bounded quantum of
+ * prompt tokens, one ragged batch, one pass over the weights; then sampling,
+ * detokenising and emitting.  Order among waiting requests is fair between
+ * uids (round robin over uids, first come first served inside one).
+ *
+ * A request whose sink is full is parked: it keeps its blocks but takes no part in
+ * steps, until engine_room().  When blocks run out, parked sequences are
+ * preempted first, then the youngest running one; a preempted sequence gives
+ * back its blocks, waits, prefills its tokens again and goes on bit-identically.
+ */
+#ifndef KVD_ENGINE_H
+#define KVD_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/engine/sampler.h"
+#include "daemon/engine/sink.h"
+#include "daemon/model/model.h"
+#include "ipc/base/account.h"
+#include "ipc/base/error.h"
+
+struct engine;
+
+struct engine_config {
+	struct kb_backend *backend;
+	struct model *model;
+	struct accounts *accounts;
+	uint64_t kv_memory;		/* bytes */
+	uint32_t block_tokens;		/* 16, 32, 64; 0: 16 */
+	uint32_t max_seqs;		/* running at once; 0: 16 */
+	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
+	uint32_t max_queue;		/* waiting requests; 0: 1024 */
+	bool no_cache;			/* recompute the whole sequence for every token: a baseline */
+	uint64_t step_delay_ns;		/* tests: sleep before each step */
+};
+
+struct engine_request_params {
+	struct sampler_params sampling;
+	uint32_t max_tokens;		/* UINT32_MAX: until the context is full */
+	const char *const *stop;	/* [n_stop] NUL-terminated, not empty */
+	size_t n_stop;
+	bool ignore_eos;
+	bool progress;			/* emit SINK_PROGRESS during prefill */
+};
+
+/*
+ * A request, made by any thread, then owned by the engine once submitted.
+ * All strings and arrays are copied by engine_request_new().
+ */
+struct engine_request;
+
+/*
+ * client: a key unique to the session for the daemon's life; id: chosen by the client, unique in it.
+ * prompt: taken over (malloc'd) on success; n_prompt > 0, ids < n_vocab.
+ */
+int engine_request_new(struct engine_request **out, uint64_t client, uint64_t id, uid_t uid,
+		       int32_t *prompt, size_t n_prompt,
+		       const struct engine_request_params *params, struct sink *sink);
+void engine_request_free(struct engine_request *r);	/* one that was never submitted */
+
+#define ENGINE_E_CONTEXT 1	/* prompt longer than the context less one: diag says both numbers */
+#define ENGINE_E_BUSY 2		/* the queue is full */
+#define ENGINE_E_QUOTA 3	/* the uid's requests are used up */
+#define ENGINE_E_TOO_BIG 4	/* can never fit the pool */
+
+/* Starts the thread. */
+int engine_new(struct engine **out, const struct engine_config *config, struct diag *diag);
+/* Ends every request with SINK_ERROR_SHUTDOWN, releases every sink, joins. */
+void engine_free(struct engine *e);
+CLEANUP_DEFINE(struct engine, engine_free)
+
+/* Any thread.  0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the caller's). */
+int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag);
+/* Any thread.  An unknown id is harmless: it may just have ended. */
+void engine_cancel(struct engine *e, uint64_t client, uint64_t id);
+void engine_cancel_client(struct engine *e, uint64_t client);
+/* Any thread.  The client's sink may have room again. */
+void engine_room(struct engine *e, uint64_t client);
+
+enum engine_phase { ENGINE_QUEUED, ENGINE_PREFILL, ENGINE_DECODE, ENGINE_PARKED };
+
+struct engine_request_view {
+	uint64_t client, id;
+	uid_t uid;
+	enum engine_phase phase;
+	uint32_t n_prompt, n_computed, n_generated, n_blocks, n_preempted;
+	uint64_t age_ns;
+};
+
+/* The callback runs on the engine thread between steps. */
+typedef void (*engine_ps_fn)(void *arg, const struct engine_request_view *views, size_t n);
+int engine_ps(struct engine *e, engine_ps_fn fn, void *arg);
+
+/* Figures since the start; any thread, a consistent copy. */
+struct engine_stats {
+	uint64_t steps, prompt_tokens, generated_tokens;
+	uint64_t requests_done, requests_cancelled, requests_failed, preemptions;
+	uint32_t n_running, n_queued, n_parked;
+	uint32_t blocks_used, blocks_free, blocks_capacity;
+	uint64_t kv_bytes, kv_bytes_used;
+	uint64_t busy_ns;		/* time in steps */
+};
+void engine_stats(struct engine *e, struct engine_stats *out);
+
+#endif

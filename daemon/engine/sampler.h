@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sampler.h - logits to a token.
+ *
+ * Order, as is usual: logit bias, repetition penalty (Keskar et al. 2019,
+ * arXiv:1909.05858), temperature, top-k, top-p (Holtzman et al. 2020,
+ * arXiv:1904.09751), min-p (Nguyen et al. 2024, arXiv:2407.01082), draw.
+ * Temperature 0 is greedy: the highest logit after bias and penalty, the lowest
+ * id among equals.
+ * Deterministic: the same logits, parameters, history and seed give the same
+ * token on every run (xoshiro256++ of Blackman and Vigna, seeded by splitmix64).
+ */
+#ifndef KVD_SAMPLER_H
+#define KVD_SAMPLER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sampler_bias {
+	int32_t id;
+	float bias;	/* finite, or -INFINITY to forbid */
+};
+
+struct sampler_params {
+	float temperature;	/* >= 0 */
+	uint32_t top_k;		/* 0: off */
+	float top_p;		/* 0..1; 1: off */
+	float min_p;		/* 0..1; 0: off */
+	float repeat_penalty;	/* > 0; 1: off */
+	uint32_t repeat_last_n;	/* tokens looked back on */
+	uint64_t seed;
+	const struct sampler_bias *bias;	/* [n_bias], owned by the request */
+	size_t n_bias;
+	uint32_t n_logprobs;	/* alternatives wanted; 0: only the token's own if logprobs */
+	int logprobs;		/* whether log-probabilities are computed at all */
+};
+
+/* State of one sequence's draws; plain data, so that a preempted one resumes. */
+struct sampler_rng {
+	uint64_t s[4];
+};
+
+struct sampler;		/* scratch for one vocabulary, reused for every sequence */
+
+int sampler_new(struct sampler **out, uint32_t n_vocab);
+void sampler_free(struct sampler *s);
+
+void sampler_rng_init(struct sampler_rng *rng, uint64_t seed);
+
+struct sampler_result {
+	int32_t id;
+	float logprob;		/* of the unmodified distribution (softmax of the raw logits) */
+	uint32_t n_top;		/* the n_logprobs most likely, descending; valid until the next call */
+	const struct sampler_top { int32_t id; float logprob; } *top;
+};
+
+/*
+ * history: the sequence's tokens so far, prompt included.  logits is not
+ * changed.  -EINVAL if every logit is NaN or -inf.
+ */
+int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sampler_rng *rng,
+		   const float *logits, const int32_t *history, size_t n_history,
+		   struct sampler_result *out);
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tokenizer.h - text to token ids and back.
+ *
+ * Immutable after loading; usable from any thread at once.  Time and memory
+ * are linear in the input (n log n at worst), without recursion, whatever the
+ * text; input need not be valid UTF-8 (every byte has a token).
+ */
+#ifndef KVD_TOKENIZER_H
+#define KVD_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ipc/base/error.h"
+
+struct gguf;
+struct tokenizer;
+
+enum tokenizer_flags {
+	TOKENIZE_SPECIAL = 1 << 0,	/* control tokens written in the text become their ids */
+	TOKENIZE_BOS = 1 << 1,		/* BOS first, where the model asks for one; never doubled */
+};
+
+/* A growable list of ids; zero-initialise, free(ids). */
+struct token_list {
+	int32_t *ids;
+	size_t n, capacity;
+};
+
+int token_list_push(struct token_list *l, int32_t id);	/* 0 or -ENOMEM */
+
+/* Reads tokenizer.ggml.* ; -EINVAL with diag naming the field. */
+int tokenizer_new(struct tokenizer **out, const struct gguf *g, struct diag *diag);
+void tokenizer_free(struct tokenizer *t);
+
+/*
+ * Appends the ids of text[0..n).  Without TOKENIZE_SPECIAL no control token can
+ * come out, whatever the text says.  0, -ENOMEM, -EINVAL; out keeps what it had
+ * on failure.
+ */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags, struct token_list *out);
+
+uint32_t tokenizer_n_vocab(const struct tokenizer *t);
+/* The bytes that a token stands for in text (may be no whole code point).
+ * Control tokens: their name.  *n = 0 for an id out of range.  The bytes live as long as t. */
+const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
+/* Control tokens (bos, im_start...) are not shown as text. */
+bool tokenizer_is_control(const struct tokenizer *t, int32_t id);
+/* End of generation: eos, eot, and the tokens known by name (<|im_end|>, <|eot_id|>, ...). */
+bool tokenizer_is_eog(const struct tokenizer *t, int32_t id);
+/* -1 where the model has none. */
+int32_t tokenizer_bos(const struct tokenizer *t);
+int32_t tokenizer_eos(const struct tokenizer *t);
+bool tokenizer_add_bos(const struct tokenizer *t);
+/* The id of a control token by its exact name, -1 if none. */
+int32_t tokenizer_control_id(const struct tokenizer *t, const char *name);
+
+#endif

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * backend.h - what a device must be able to do for a transformer.
+ *
+ * Purpose.  A backend owns the arithmetic: it holds the weights in the layout
+ * it likes best, reads and writes the paged KV pool, and runs a model's step as
+ * a dozen fused operations on a ragged batch.  Model code composes these
+ * operations and knows no device; the cache knows blocks by number and a
+ * geometry.  This directory includes nothing else of the project, so that it
+ * can be lifted into another program.
+ *
+ * Errors.  Functions return 0 or a negative errno; on failure outputs are
+ * untouched.  -EINVAL: shapes that do not fit each other; -ENOTSUP: a type or
+ * option that this backend lacks; -ENOMEM.
+ *
+ * Threads.  A backend, its tensors, pools and workspaces belong to one thread
+ * (the engine), except that tensor_fill() may run on several threads for
+ * disjoint rows of one tensor while no step runs.  A CPU backend has threads
+ * of its own inside.
+ *
+ * Asynchrony.  Between step_begin() and step_submit() the operations are only
+ * recorded or enqueued; their operands must stay alive and unchanged until
+ * step_wait() has returned for that workspace.  A CUDA backend enqueues them on a stream and
+ * captures the step as a graph; the CPU backend runs the recorded list on its
+ * pool.  Errors of recorded operations surface at the call where possible, at
+ * step_wait() otherwise.
+ *
+ * Numerics.  See NUMERICS.md: each output row depends on its own input row
+ * and the stored KV alone, never on the other rows, the number of threads or
+ * how work was cut.  `numerics_version` changes when any stored or computed
+ * bit may change.
+ *
+ * Matrices are row-major as in GGUF: [rows][cols], y[r] = sum over c of
+ * W[r][c] * x[c].
+ */
+#ifndef KB_BACKEND_H
+#define KB_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KB_ABI_VERSION 1
+
+/* Element and block types; numbers are GGUF's (ggml.h, enum ggml_type). */
+enum kb_type {
+	KB_F32 = 0,
+	KB_F16 = 1,
+	KB_Q4_0 = 2,	/* 32 weights: f16 d; 16 bytes of nibbles; w = d*(q-8) */
+	KB_Q4_1 = 3,	/* 32 weights: f16 d, f16 m; 16 bytes; w = d*q + m */
+	KB_Q8_0 = 8,	/* 32 weights: f16 d; 32 int8; w = d*q */
+	KB_BF16 = 30,
+};
+
+/* How keys and values are stored. */
+enum kb_kv_type {
+	KB_KV_F16 = 0,
+	KB_KV_Q8 = 1,	/* reserved: int8, f16 scale per token and group */
+	KB_KV_Q4 = 2,	/* reserved: keys per channel over a block, values per token */
+};
+
+/*
+ * Block geometry: how the KV of one root lies in the pool.  Plain data, shared
+ * by model, cache and backend.
+ *
+ * The pool is cut into chunks of chunk_bytes; a chunk holds blocks_per_chunk
+ * blocks of one geometry.  Block b of a root lies at
+ *     (b / blocks_per_chunk) * chunk_bytes + (b % blocks_per_chunk) * block_bytes
+ * so a block number names a chunk of the pool and a place in it, and numbers
+ * of different roots never overlap in use.
+ *
+ * One block is one contiguous range and holds K and V of block_tokens tokens
+ * of every layer of one layer group:
+ *     F16: [layer][kv_head] { K [block_tokens][head_dim], V [block_tokens][head_dim] }
+ * so that moving, saving or sending a block is one copy.
+ */
+struct kb_geometry {
+	uint32_t n_layers;	/* in this layer group */
+	uint32_t n_kv_heads;
+	uint32_t head_dim;	/* elements; a multiple of 16 */
+	uint32_t block_tokens;	/* 16, 32 or 64 */
+	enum kb_kv_type kv_type;
+	uint32_t blocks_per_chunk;
+	uint64_t block_bytes;
+	uint64_t chunk_bytes;	/* a multiple of 2 MiB */
+};
+
+/* Bytes of one block, 0 if the geometry is not valid or overflows. */
+static inline uint64_t kb_block_bytes(const struct kb_geometry *g)
+{
+	uint64_t n = 2 * sizeof(uint16_t);	/* K and V, F16 */
+
+	if (g->kv_type != KB_KV_F16 || !g->n_layers || !g->n_kv_heads || !g->head_dim || !g->block_tokens)
+		return 0;
+	if (__builtin_mul_overflow(n, g->n_layers, &n) || __builtin_mul_overflow(n, g->n_kv_heads, &n) ||
+	    __builtin_mul_overflow(n, g->head_dim, &n) || __builtin_mul_overflow(n, g->block_tokens, &n))
+		return 0;
+	return n;
+}
+
+static inline uint64_t kb_block_offset(const struct kb_geometry *g, uint32_t block)
+{
+	return (uint64_t)(block / g->blocks_per_chunk) * g->chunk_bytes +
+	       (uint64_t)(block % g->blocks_per_chunk) * g->block_bytes;
+}
+
+struct kb_backend;	/* begins with `const struct kb_ops *ops` */
+struct kb_tensor;	/* weights in the backend's own layout */
+struct kb_rope;		/* a table of rotations */
+struct kb_pool;		/* the memory that holds KV blocks */
+struct kb_workspace;	/* activations of one step in flight */
+
+enum kb_use {
+	KB_USE_MATRIX,	/* left side of a product; any kb_type, cols a multiple of 32 */
+	KB_USE_VECTOR,	/* norm weights, biases: F32, F16 or BF16 in; rows = 1 */
+};
+
+struct kb_tensor_desc {
+	enum kb_type type;
+	enum kb_use use;
+	uint32_t rows, cols;	/* outputs, inputs */
+};
+
+/* Pairs that a rotation turns. */
+enum kb_rope_style {
+	KB_ROPE_INTERLEAVED,	/* (2i, 2i+1): GGUF `llama` */
+	KB_ROPE_HALVES,		/* (i, i + n_dims/2): GPT-NeoX; qwen2, gemma3, phi3 */
+};
+
+/*
+ * Rotary embedding (Su et al. 2021, arXiv:2104.09864): dimension pair i of a
+ * head at position p turns by p * inv_freq[i]; both parts are multiplied by
+ * `scale` (1 but for YaRN and LongRoPE).  Every kind of rope scaling is
+ * expressed in inv_freq by the model.
+ */
+struct kb_rope_desc {
+	enum kb_rope_style style;
+	uint32_t n_dims;		/* rotated dimensions, <= head_dim, even */
+	uint32_t n_positions;		/* positions 0..n_positions-1 will be asked for */
+	float scale;
+	const float *inv_freq;		/* [n_dims / 2], copied */
+};
+
+/* Dimensions that bound a workspace. */
+struct kb_workspace_desc {
+	uint32_t max_rows;	/* tokens in one step */
+	uint32_t max_logits;	/* rows with logits in one step */
+	uint32_t n_embd, n_heads, n_kv_heads, head_dim, n_ff, n_vocab;
+	uint32_t max_positions;	/* longest sequence, tokens */
+};
+
+/* One sequence's part of a ragged batch: n_rows consecutive tokens. */
+struct kb_seq {
+	uint32_t first_row;		/* its rows are first_row .. first_row + n_rows - 1 */
+	uint32_t n_rows;
+	uint32_t first_pos;		/* position of the first row */
+	uint32_t n_blocks;		/* covers positions 0 .. first_pos + n_rows - 1 */
+	const uint32_t *block_table;	/* [n_blocks] block numbers, by position / block_tokens */
+};
+
+/*
+ * A ragged batch: rows are tokens, grouped by sequence.  All arrays are the
+ * caller's and live until step_wait().
+ */
+struct kb_batch {
+	uint32_t n_rows;
+	const int32_t *tokens;		/* [n_rows], each < n_vocab */
+	uint32_t n_seqs;
+	const struct kb_seq *seqs;	/* [n_seqs], ascending first_row, no gaps */
+	uint32_t n_logits;
+	const uint32_t *logit_rows;	/* [n_logits] rows whose logits are wanted, ascending */
+	struct kb_pool *pool;
+	const struct kb_geometry *geometry;
+};
+
+enum kb_activation { KB_SILU, KB_GELU_TANH };
+
+/* Operands of the fused operations; an optional tensor is NULL when absent. */
+
+/* q,k,v = W (rmsnorm(x)) + b, rotate q and k, store k and v in the pool. */
+struct kb_attn_in {
+	const struct kb_tensor *norm;		/* [n_embd] */
+	const struct kb_tensor *wq, *wk, *wv;	/* [n_heads*head_dim], [n_kv_heads*head_dim] x n_embd */
+	const struct kb_tensor *bq, *bk, *bv;	/* optional */
+	const struct kb_tensor *q_norm, *k_norm;/* optional, [head_dim], before the rotation */
+	const struct kb_rope *rope;
+	float norm_eps;
+};
+
+/* Causal attention over the pool: scores = softcap(scale * q.k). */
+struct kb_attention {
+	float scale;
+	float softcap;		/* 0: none */
+	uint32_t window;	/* a query at p sees p-window+1..p; 0: all */
+};
+
+/* x += postnorm(W o + b) */
+struct kb_attn_out {
+	const struct kb_tensor *wo;		/* [n_embd] x n_heads*head_dim */
+	const struct kb_tensor *bo, *post_norm;	/* optional */
+	float norm_eps;
+};
+
+/* x += postnorm(W_down (act(W_gate n) * (W_up n))), n = rmsnorm(x) */
+struct kb_ffn {
+	const struct kb_tensor *norm;
+	const struct kb_tensor *gate, *up;	/* [n_ff] x n_embd */
+	const struct kb_tensor *down;		/* [n_embd] x n_ff */
+	const struct kb_tensor *post_norm;	/* optional */
+	enum kb_activation activation;
+	float norm_eps;
+};
+
+/* logits = softcap(W rmsnorm(x)) for the rows asked for. */
+struct kb_logits {
+	const struct kb_tensor *norm;
+	const struct kb_tensor *head;		/* [n_vocab] x n_embd */
+	float norm_eps;
+	float softcap;		/* 0: none */
+};
+
+/*
+ * The table of operations.  Entries below "optional" may be NULL; the comment
+ * says what stands in for them.
+ */
+struct kb_ops {
+	uint32_t abi_version;		/* KB_ABI_VERSION */
+	uint32_t numerics_version;
+	const char *name;		/* "cpu", "cuda" */
+
+	void (*close)(struct kb_backend *be);	/* everything made from it is gone */
+	/* The level chosen at run time, e.g. "avx2"; part of a cache key. */
+	const char *(*level)(const struct kb_backend *be);
+	uint32_t (*n_threads)(const struct kb_backend *be);
+	/* Before the next step; 1 .. number given at open. */
+	int (*set_threads)(struct kb_backend *be, uint32_t n);
+
+	/* Weights.  new() allocates, fill() converts rows row0 .. row0+n_rows-1
+	 * from GGUF's layout at src; row0 a multiple of 16, n_rows too unless it
+	 * reaches the last row.  Every row is filled before first use. */
+	int (*tensor_new)(struct kb_backend *be, const struct kb_tensor_desc *desc, struct kb_tensor **out);
+	int (*tensor_fill)(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows, const void *src);
+	void (*tensor_free)(struct kb_backend *be, struct kb_tensor *t);
+	uint64_t (*tensor_bytes)(const struct kb_tensor *t);	/* memory it holds */
+
+	int (*rope_new)(struct kb_backend *be, const struct kb_rope_desc *desc, struct kb_rope **out);
+	void (*rope_free)(struct kb_backend *be, struct kb_rope *rope);
+
+	/* The pool: fd is a memfd of at least `bytes` (a multiple of 2 MiB),
+	 * mapped shared; the caller keeps the descriptor.  A device backend
+	 * imports or mirrors it. */
+	int (*pool_import)(struct kb_backend *be, int fd, uint64_t bytes, struct kb_pool **out);
+	void (*pool_free)(struct kb_backend *be, struct kb_pool *pool);
+
+	int (*workspace_new)(struct kb_backend *be, const struct kb_workspace_desc *desc, struct kb_workspace **out);
+	void (*workspace_free)(struct kb_backend *be, struct kb_workspace *ws);
+	uint64_t (*workspace_bytes)(const struct kb_workspace *ws);
+
+	/* A step, in this order: begin; embed; per layer attn_in, attention,
+	 * attn_out, ffn; logits; submit; wait. `layer` counts within the
+	 * geometry's layer group. */
+	int (*step_begin)(struct kb_workspace *ws, const struct kb_batch *batch);
+	int (*embed)(struct kb_workspace *ws, const struct kb_tensor *table, float scale);
+	int (*attn_in)(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op);
+	int (*attention)(struct kb_workspace *ws, uint32_t layer, const struct kb_attention *op);
+	int (*attn_out)(struct kb_workspace *ws, const struct kb_attn_out *op);
+	int (*ffn)(struct kb_workspace *ws, const struct kb_ffn *op);
+	int (*logits)(struct kb_workspace *ws, const struct kb_logits *op);
+	int (*step_submit)(struct kb_workspace *ws);
+	int (*step_wait)(struct kb_workspace *ws);	/* blocks; the caller's thread may compute */
+	/* After step_wait(): [n_logits][n_vocab] floats, host memory, until the
+	 * next step_begin(). */
+	const float *(*step_logits)(const struct kb_workspace *ws);
+
+	/* optional: copy the first n_tokens of block src to block dst; stand-in:
+	 * memcpy through the pool's mapping where host memory. */
+	int (*copy_tokens)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src, uint32_t n_tokens);
+	/* optional: seal a full block's layer into its compressed form (Q4);
+	 * absent: kv_type Q4 is refused. */
+	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);
+	/* optional: attention mass per block of the last step; stand-in: recency
+	 * and hits alone. */
+	int (*attention_mass)(const struct kb_workspace *ws, float *mass, uint32_t n);
+	/* optional: sampling on the device; stand-in: step_logits() and the
+	 * host's sampler. */
+	int (*argmax)(struct kb_workspace *ws, int32_t *tokens);
+	int (*topk)(struct kb_workspace *ws, uint32_t k, int32_t *tokens, float *logits);
+	/* optional: final hidden states [n_rows][n_embd]; absent: no embeddings. */
+	const float *(*hidden)(const struct kb_workspace *ws);
+};
+
+struct kb_backend {
+	const struct kb_ops *ops;
+};
+
+struct kb_cpu_options {
+	uint32_t n_threads;	/* 0: as many as the CPUs this process may use */
+	const char *level;	/* NULL: best by CPUID; "c", "avx2", "avx512" */
+};
+
+/*
+ * Opens the CPU backend.  -ENOTSUP: this machine lacks the level asked for;
+ * -EINVAL: no such level.
+ */
+int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out);
+
+/* Levels that this machine can run, best first, NULL-terminated. */
+const char *const *kb_cpu_levels(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
