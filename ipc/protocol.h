@@ -79,7 +79,7 @@ enum kvd_code {
 };
 
 /* What a prompt part holds. */
-enum kvd_part {
+enum kvd_part_kind {
 	KVD_PART_TEXT = 0,	/* bytes */
 	KVD_PART_IDS = 1,	/* int32 token ids, native order, offset a multiple of 4 */
 };
