@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kvd on a private socket for each test that asks for one."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(HERE.parent / "tools"))
+
+import kvdclient  # noqa: E402
+
+BUILD = pathlib.Path(os.environ.get("KVD_BUILD", ROOT / "build")).resolve()
+LONG = os.environ.get("KVD_TEST_LONG") == "1"
+SANITIZED = "sanitize" in str(BUILD)
+# Sanitizers slow the daemon; bounds on waiting are multiplied, nothing else.
+PATIENCE = 6 if SANITIZED else 1
+
+
+class Daemon:
+    def __init__(self, directory, *options, env=None, socket=None, wait=True):
+        self.dir = pathlib.Path(directory)
+        self.socket = pathlib.Path(socket) if socket else self.dir / "kvd.sock"
+        self.log = self.dir / f"kvd-{time.monotonic_ns()}.log"
+        self.stopped = False
+        with open(self.log, "wb") as log:
+            self.proc = subprocess.Popen(
+                [BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **(env or {})})
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self, seconds=60):
+        end = time.monotonic() + seconds * PATIENCE
+        while True:
+            assert self.proc.poll() is None, f"kvd exited {self.proc.returncode}:\n{self.log.read_text()}"
+            try:
+                with self.client() as c:
+                    if c.call(kvdclient.STATUS)["state"] == "ready":
+                        return
+            except (FileNotFoundError, ConnectionRefusedError):
+                pass
+            assert time.monotonic() < end, f"kvd not ready:\n{self.log.read_text()}"
+            time.sleep(0.02)
+
+    def client(self, **kw):
+        return kvdclient.Client(self.socket, timeout=20 * PATIENCE, **kw)
+
+    def status(self):
+        with self.client(name="status") as c:
+            return c.call(kvdclient.STATUS)
+
+    def fds(self):
+        return len(os.listdir(f"/proc/{self.proc.pid}/fd"))
+
+    def memory(self):
+        """Anonymous memory, resident and swapped, in bytes."""
+        kb = 0
+        for line in open(f"/proc/{self.proc.pid}/status"):
+            if line.startswith(("RssAnon:", "VmSwap:")):
+                kb += int(line.split()[1])
+        return kb * 1024
+
+    def until(self, condition, what, seconds=20):
+        end = time.monotonic() + seconds * PATIENCE
+        while not condition():
+            assert self.proc.poll() is None, f"kvd died:\n{self.log.read_text()}"
+            assert time.monotonic() < end, f"not in time: {what}\n{self.log.read_text()}"
+            time.sleep(0.01)
+
+    def idle(self, sessions=1):
+        """Waits until nothing runs and only this many sessions (ours) are there."""
+        def nothing():
+            s = self.status()
+            return (s["n_running"], s["n_queued"], s["n_parked"], s["kv_bytes_used"]) == (0, 0, 0, 0) \
+                and s["n_sessions"] <= sessions
+        self.until(nothing, "daemon idle")
+
+    def stop(self):
+        """SIGTERM must end it cleanly, whatever has happened before."""
+        if self.stopped:
+            return
+        self.stopped = True
+        if self.proc.poll() is None:
+            self.proc.send_signal(signal.SIGTERM)
+        try:
+            rc = self.proc.wait(20 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.proc.kill()
+            self.proc.wait()
+            raise AssertionError(f"kvd did not stop:\n{self.log.read_text()}") from None
+        log = self.log.read_text()
+        assert rc == 0, f"kvd exited {rc}:\n{log}"
+        for word in ("Sanitizer", "runtime error:", "WARNING: ThreadSanitizer"):
+            assert word not in log, log
+        assert not self.socket.exists()
+
+    def kill(self):
+        self.stopped = True
+        self.proc.kill()
+        self.proc.wait()
+
+
+@pytest.fixture
+def directory():
+    """A directory that other uids may enter."""
+    d = tempfile.mkdtemp(prefix="kvd-test-")
+    os.chmod(d, 0o755)
+    yield pathlib.Path(d)
+    shutil.rmtree(d, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    return make_tiny(tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+def make_tiny(path, *options):
+    subprocess.run([sys.executable, HERE.parent / "tools/make_tiny_gguf.py", *options, "-o", path],
+                   check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+@pytest.fixture(scope="session")
+def real_model():
+    path = os.environ.get("KVD_TEST_MODEL")
+    if not path:
+        pytest.skip("KVD_TEST_MODEL is not set")
+    return pathlib.Path(path)
+
+
+@pytest.fixture
+def daemons(directory):
+    """start(*options) -> Daemon; all are stopped and checked at the end."""
+    started = []
+
+    def start(*options, **kw):
+        d = Daemon(directory, *options, **kw)
+        started.append(d)
+        return d
+    yield start
+    errors = []
+    for d in started:
+        try:
+            d.stop()
+        except AssertionError as e:
+            errors.append(e)
+    if errors:
+        raise errors[0]
+
+
+@pytest.fixture
+def daemon(daemons, tiny_model):
+    return daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2")
+
+
+@pytest.fixture
+def kvctl():
+    def run(*args, stdin=None, socket=None, env=None, timeout=60, **kw):
+        cmd = [BUILD / "bin/kvctl"]
+        if socket:
+            cmd += ["--socket", socket]
+        return subprocess.run([*cmd, *map(str, args)], input=stdin,
+                              stdin=None if stdin is not None else subprocess.DEVNULL,
+                              capture_output=True, timeout=timeout * PATIENCE,
+                              env={**os.environ, **(env or {})}, **kw)
+    run.path = BUILD / "bin/kvctl"
+    return run
