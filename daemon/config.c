@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/config.h"
+
+#include <ctype.h>
+#include <getopt.h>
+#include <ini.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "ipc/base/checked.h"
+
+#define LINE_MAX_BYTES 198	/* inih's line buffer less newline and NUL */
+
+enum kind {
+	KIND_STRING,	/* char * */
+	KIND_NUMBER,	/* uint32_t within min..max; "auto" where min is 0 */
+	KIND_SIZE,	/* uint64_t, K, M and G suffixes; "auto" = 0 */
+	KIND_FLAG,	/* bool; in a file yes or no */
+	KIND_MODE,	/* int, octal */
+	KIND_CHOICE,	/* one word of `choices`; refused ones have a reason in set_choice() */
+	KIND_ACTION,	/* command line only */
+};
+
+struct option_row {
+	const char *name;
+	enum kind kind;
+	size_t offset;		/* in struct config; 0 where nothing is stored */
+	uint64_t min, max;
+	const char *argument, *help;
+};
+
+#define FIELD(f) offsetof(struct config, f)
+
+static const struct option_row rows[] = {
+	{ "config", KIND_STRING, FIELD(file), 0, 0, "FILE", "read settings from FILE" },
+	{ "model", KIND_STRING, FIELD(model), 0, 0, "FILE", "the model, a GGUF file" },
+	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
+	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
+	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
+	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N", "tokens in a block: 16, 32 or 64" },
+	{ "kv-memory", KIND_SIZE, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
+	  "memory for keys and values, e.g. 512M" },
+	{ "ctx", KIND_NUMBER, FIELD(server.n_ctx), 0, 1u << 24, "N", "longest sequence, in tokens" },
+	{ "max-seqs", KIND_NUMBER, FIELD(server.max_seqs), 1, 1024, "N", "sequences that run at once" },
+	{ "threads", KIND_NUMBER, FIELD(server.n_threads), 0, 1024, "N", "threads that compute" },
+	{ "device", KIND_CHOICE, 0, 0, 0, "auto|cpu", "where to compute" },
+	{ "cpu-level", KIND_CHOICE, FIELD(cpu_level), 0, 0, "c|avx2|avx512", "CPU instructions to use" },
+	{ "prefill-quantum", KIND_NUMBER, FIELD(server.prefill_quantum), 1, 8192, "N",
+	  "prompt tokens in one step beside running sequences" },
+	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
+	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL, "recompute the whole sequence for every token" },
+	{ "idle-exit", KIND_NUMBER, FIELD(server.idle_exit_s), 0, 1u << 30, "SECONDS",
+	  "exit when no program was attached for so long" },
+	{ "check-config", KIND_ACTION, 0, CONFIG_CHECK, 0, NULL, "check options and file, then exit" },
+	{ "print-config", KIND_ACTION, 0, CONFIG_PRINT, 0, NULL, "print the settings in effect, then exit" },
+	{ "version", KIND_ACTION, 0, CONFIG_VERSION, 0, NULL, "print the version, then exit" },
+	{ "help", KIND_ACTION, 0, CONFIG_HELP, 0, NULL, "print this, then exit" },
+};
+
+static const struct option_row *find_row(const char *name)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		if (strcmp(rows[i].name, name) == 0)
+			return &rows[i];
+	}
+	return NULL;
+}
+
+/* --- values ----------------------------------------------------------------- */
+
+static int set_string(char **field, const char *name, const char *value, struct diag *diag)
+{
+	char *copy;
+
+	if (!value[0])
+		return diag_set(diag, -EINVAL, "%s: the value is empty", name);
+	copy = strdup(value);
+	if (!copy)
+		return -ENOMEM;
+	free(*field);
+	*field = copy;
+	return 0;
+}
+
+/* Digits only: strtoull() alone takes signs, blanks and hexadecimal. */
+static int parse_digits(const char *s, int base, const char **end, uint64_t *out)
+{
+	uint64_t v = 0;
+	const char *p;
+
+	for (p = s; *p >= '0' && *p < '0' + base; p++) {
+		if (!checked_mul_u64(v, (uint64_t)base, &v) || !checked_add_u64(v, (uint64_t)(*p - '0'), &v))
+			return -ERANGE;
+	}
+	if (p == s)
+		return -EINVAL;
+	*end = p;
+	*out = v;
+	return 0;
+}
+
+static int set_number(uint32_t *field, const struct option_row *row, const char *value, struct diag *diag)
+{
+	const char *end;
+	uint64_t v;
+	int r;
+
+	if (row->min == 0 && strcmp(value, "auto") == 0) {
+		*field = 0;
+		return 0;
+	}
+	r = parse_digits(value, 10, &end, &v);
+	if (r == -EINVAL || (!r && *end))
+		return diag_set(diag, -EINVAL, "%s: \"%s\" is not a number", row->name, value);
+	if (r || v < row->min || v > row->max)
+		return diag_set(diag, -EINVAL, "%s: %s is not within %llu..%llu", row->name, value,
+				(unsigned long long)row->min, (unsigned long long)row->max);
+	if (strcmp(row->name, "block-tokens") == 0 && v != 16 && v != 32 && v != 64)
+		return diag_set(diag, -EINVAL, "block-tokens: %s is not 16, 32 or 64", value);
+	*field = (uint32_t)v;
+	return 0;
+}
+
+static int set_size(uint64_t *field, const struct option_row *row, const char *value, struct diag *diag)
+{
+	const char *end;
+	uint64_t v, unit = 1;
+	int r;
+
+	if (strcmp(value, "auto") == 0) {
+		*field = 0;
+		return 0;
+	}
+	r = parse_digits(value, 10, &end, &v);
+	if (!r && *end) {
+		switch (toupper((unsigned char)*end++)) {
+		case 'K': unit = 1ull << 10; break;
+		case 'M': unit = 1ull << 20; break;
+		case 'G': unit = 1ull << 30; break;
+		case 'T': unit = 1ull << 40; break;
+		default: r = -EINVAL;
+		}
+		if (*end)
+			r = -EINVAL;
+	}
+	if (r == -EINVAL)
+		return diag_set(diag, -EINVAL, "%s: \"%s\" is not a size like 512M or 4G", row->name, value);
+	if (r || !checked_mul_u64(v, unit, &v) || v < row->min || v > row->max)
+		return diag_set(diag, -EINVAL, "%s: %s is not within %lluM..%lluG", row->name, value,
+				(unsigned long long)row->min >> 20, (unsigned long long)row->max >> 30);
+	*field = v;
+	return 0;
+}
+
+static int set_mode(int *field, const struct option_row *row, const char *value, struct diag *diag)
+{
+	const char *end;
+	uint64_t v;
+
+	if (parse_digits(value, 8, &end, &v) || *end || v > row->max)
+		return diag_set(diag, -EINVAL, "%s: \"%s\" is not an octal mode like 0660", row->name, value);
+	*field = (int)v;
+	return 0;
+}
+
+static int set_choice(struct config *c, const struct option_row *row, const char *value, struct diag *diag)
+{
+	if (strcmp(row->name, "kv-type") == 0) {
+		if (strcmp(value, "f16") == 0)
+			return 0;
+		if (strcmp(value, "q8") == 0 || strcmp(value, "q4") == 0)
+			return diag_set(diag, -EINVAL, "kv-type: %s is not supported yet, only f16", value);
+		return diag_set(diag, -EINVAL, "kv-type: \"%s\" is not f16, q8 or q4", value);
+	}
+	if (strcmp(row->name, "device") == 0) {
+		if (strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0)
+			return 0;
+		if (strcmp(value, "cuda") == 0 || strncmp(value, "cuda:", 5) == 0)
+			return diag_set(diag, -EINVAL, "device: CUDA is not part of this build");
+		return diag_set(diag, -EINVAL, "device: \"%s\" is not auto or cpu", value);
+	}
+	if (strcmp(value, "c") && strcmp(value, "avx2") && strcmp(value, "avx512"))
+		return diag_set(diag, -EINVAL, "cpu-level: \"%s\" is not c, avx2 or avx512", value);
+	return set_string(&c->cpu_level, row->name, value, diag);
+}
+
+static int set_flag(bool *field, const struct option_row *row, const char *value, struct diag *diag)
+{
+	bool v;
+
+	if (!value || strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0 || strcmp(value, "1") == 0)
+		v = true;
+	else if (strcasecmp(value, "no") == 0 || strcasecmp(value, "false") == 0 || strcmp(value, "0") == 0)
+		v = false;
+	else
+		return diag_set(diag, -EINVAL, "%s: \"%s\" is not yes or no", row->name, value);
+	if (field)
+		*field = v;
+	return 0;
+}
+
+static int set_value(struct config *c, const struct option_row *row, const char *value, struct diag *diag)
+{
+	void *field = row->offset ? (char *)c + row->offset : NULL;
+	uint64_t bit = 1ull << (row - rows);
+
+	if (c->given & bit && row->kind != KIND_ACTION)
+		return diag_set(diag, -EINVAL, strcmp(row->name, "model") ? "%s: given twice" :
+				"%s: given twice; one model for now", row->name);
+	c->given |= bit;
+	switch (row->kind) {
+	case KIND_STRING:
+		return set_string(field, row->name, value, diag);
+	case KIND_NUMBER:
+		return set_number(field, row, value, diag);
+	case KIND_SIZE:
+		return set_size(field, row, value, diag);
+	case KIND_FLAG:
+		return set_flag(field, row, value, diag);
+	case KIND_MODE:
+		return set_mode(field, row, value, diag);
+	case KIND_CHOICE:
+		return set_choice(c, row, value, diag);
+	case KIND_ACTION:
+		c->action = (enum config_action)row->min;
+		return 0;
+	}
+	return -EINVAL;
+}
+
+/* --- command line -------------------------------------------------------------- */
+
+static int read_command_line(struct config *c, int argc, char **argv, struct diag *diag)
+{
+	struct option options[ARRAY_SIZE(rows) + 1] = { 0 };
+	int i, index, r;
+
+	for (size_t k = 0; k < ARRAY_SIZE(rows); k++) {
+		options[k].name = rows[k].name;
+		options[k].has_arg = rows[k].argument ? required_argument : no_argument;
+		options[k].val = 0x100;
+	}
+	optind = 0;	/* glibc: start anew, also when called again */
+	opterr = 0;
+	while ((i = getopt_long(argc, argv, ":h", options, &index)) != -1) {
+		if (i == ':')
+			return diag_set(diag, -EINVAL, "%s needs a value", argv[optind - 1]);
+		if (i == 'h') {
+			c->action = CONFIG_HELP;
+			continue;
+		}
+		if (i != 0x100)
+			return diag_set(diag, -EINVAL, "unknown option %s", argv[optind - 1]);
+		r = set_value(c, &rows[index], optarg, diag);
+		if (r)
+			return r;
+	}
+	if (optind < argc)
+		return diag_set(diag, -EINVAL, "unexpected argument \"%s\"", argv[optind]);
+	return 0;
+}
+
+/* --- file ------------------------------------------------------------------------ */
+
+struct file_reader {
+	struct config *c;
+	struct diag *diag;
+	FILE *stream;
+	int line;	/* of the line last read */
+	int result;
+};
+
+static int file_error(struct file_reader *reader, int err, const char *text)
+{
+	if (!reader->result) {
+		reader->result = err;
+		diag_set(reader->diag, err, "%s:%d: %s", reader->c->file, reader->line, text);
+	}
+	return 0;	/* inih's failure */
+}
+
+static char *file_line(char *buf, int n, void *arg)
+{
+	struct file_reader *reader = arg;
+	size_t len;
+
+	if (reader->result || !fgets(buf, n, reader->stream))
+		return NULL;
+	reader->line++;
+	len = strlen(buf);
+	if (len > LINE_MAX_BYTES || (len && buf[len - 1] != '\n' && !feof(reader->stream))) {
+		file_error(reader, -EINVAL, "the line is too long, or holds a NUL byte");
+		return NULL;
+	}
+	return buf;
+}
+
+static int file_value(void *arg, const char *section, const char *name, const char *value)
+{
+	struct file_reader *reader = arg;
+	const struct option_row *row = find_row(name);
+	struct diag why = DIAG_NULL;
+	int r;
+
+	if (reader->result)
+		return 0;
+	if (strcmp(section, "kvd") != 0) {
+		diag_set(&why, 0, "unknown section [%s]: settings belong in [kvd]", section);
+		return file_error(reader, -EINVAL, why.text);
+	}
+	if (!row || row->kind == KIND_ACTION || strcmp(name, "config") == 0) {
+		diag_set(&why, 0, "unknown setting \"%s\"", name);
+		return file_error(reader, -EINVAL, why.text);
+	}
+	if (reader->c->from_command_line & 1ull << (row - rows))
+		return 1;
+	r = set_value(reader->c, row, value, &why);
+	if (r)
+		return file_error(reader, r, why.text[0] ? why.text : strerror(-r));
+	return 1;
+}
+
+static int read_file(struct config *c, struct diag *diag)
+{
+	struct file_reader reader = { .c = c, .diag = diag };
+	int r;
+
+	reader.stream = fopen(c->file, "re");
+	if (!reader.stream)
+		return diag_set(diag, -errno, "config: cannot open %s: %s", c->file, strerror(errno));
+	r = ini_parse_stream(file_line, &reader, file_value, &reader);
+	if (ferror(reader.stream))
+		r = diag_set(diag, -EIO, "config: cannot read %s", c->file);
+	else if (reader.result)
+		r = reader.result;
+	else if (r > 0)
+		r = diag_set(diag, -EINVAL, "%s:%d: not a \"name = value\" line", c->file, r);
+	else if (r < 0)
+		r = -ENOMEM;
+	fclose(reader.stream);
+	return r;
+}
+
+/* --- defaults --------------------------------------------------------------------- */
+
+static int default_socket(char **out)
+{
+	const char *env = getenv("KVD_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+	char *path;
+	int r;
+
+	if (env && env[0])
+		r = asprintf(&path, "%s", env);
+	else if (geteuid() != 0 && runtime && runtime[0] == '/')
+		r = asprintf(&path, "%s/kvd/kvd.sock", runtime);
+	else
+		r = asprintf(&path, "/run/kvd/kvd.sock");
+	if (r < 0)
+		return -ENOMEM;
+	*out = path;
+	return 0;
+}
+
+static int fill_defaults(struct config *c, struct diag *diag)
+{
+	const char *delay = getenv("KVD_TEST_STEP_DELAY_MS");
+	int r;
+
+	if (!c->socket) {
+		r = default_socket(&c->socket);
+		if (r)
+			return r;
+	}
+	/* Who a peer is comes from the kernel, so a system daemon may be open to all. */
+	if (c->socket_mode < 0)
+		c->socket_mode = geteuid() == 0 ? 0666 : 0600;
+	if (delay && delay[0]) {
+		const char *end;
+		uint64_t ms;
+
+		if (parse_digits(delay, 10, &end, &ms) || *end || ms > 60000)
+			return diag_set(diag, -EINVAL, "KVD_TEST_STEP_DELAY_MS: \"%s\" is not within 0..60000", delay);
+		c->server.step_delay_ns = ms * 1000000;
+	}
+	c->server.socket_path = c->socket;
+	c->server.socket_mode = (mode_t)c->socket_mode;
+	c->server.model_path = c->model;
+	c->server.cpu_level = c->cpu_level;
+	return 0;
+}
+
+int config_init(struct config *c, int argc, char **argv, struct diag *diag)
+{
+	int r;
+
+	*c = (struct config){
+		.socket_mode = -1,
+		.server = {
+			.block_tokens = 16,
+			.max_seqs = 16,
+			.prefill_quantum = 256,
+			.max_sessions = 1024,
+			.uid_sessions = 64,
+			.uid_memory = 1ull << 30,
+			.uid_requests = 256,
+		},
+	};
+	r = read_command_line(c, argc, argv, diag);
+	if (!r && c->file && c->action != CONFIG_HELP && c->action != CONFIG_VERSION) {
+		c->from_command_line = c->given;
+		c->given = 0;
+		r = read_file(c, diag);
+	}
+	if (!r)
+		r = fill_defaults(c, diag);
+	if (!r && !c->model && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
+		r = diag_set(diag, -EINVAL, "model: none is named; give --model FILE");
+	return r;
+}
+
+void config_deinit(struct config *c)
+{
+	free(c->file);
+	free(c->model);
+	free(c->socket);
+	free(c->cpu_level);
+	*c = (struct config){ 0 };
+}
+
+/* --- output ------------------------------------------------------------------------ */
+
+static void print_size(FILE *f, const char *name, uint64_t v)
+{
+	static const char units[] = "\0KMGT";
+	unsigned i = 0;
+
+	if (!v) {
+		fprintf(f, "%s = auto\n", name);
+		return;
+	}
+	while (units[i + 1] && v % 1024 == 0) {
+		v /= 1024;
+		i++;
+	}
+	fprintf(f, units[i] ? "%s = %llu%c\n" : "%s = %llu\n", name, (unsigned long long)v, units[i]);
+}
+
+static void print_row(const struct config *c, const struct option_row *row, FILE *f)
+{
+	const void *field = (const char *)c + row->offset;
+	uint32_t n;
+
+	switch (row->kind) {
+	case KIND_STRING:
+		if (*(char *const *)field)
+			fprintf(f, "%s = %s\n", row->name, *(char *const *)field);
+		break;
+	case KIND_NUMBER:
+		n = *(const uint32_t *)field;
+		if (n || row->min || strcmp(row->name, "idle-exit") == 0)
+			fprintf(f, "%s = %u\n", row->name, n);
+		else
+			fprintf(f, "%s = auto\n", row->name);
+		break;
+	case KIND_SIZE:
+		print_size(f, row->name, *(const uint64_t *)field);
+		break;
+	case KIND_FLAG:
+		fprintf(f, "%s = %s\n", row->name, !row->offset || *(const bool *)field ? "yes" : "no");
+		break;
+	case KIND_MODE:
+		fprintf(f, "%s = %04o\n", row->name, (unsigned)*(const int *)field);
+		break;
+	case KIND_CHOICE:
+		if (strcmp(row->name, "kv-type") == 0)
+			fputs("kv-type = f16\n", f);
+		else if (strcmp(row->name, "device") == 0)
+			fputs("device = cpu\n", f);
+		else if (c->cpu_level)
+			fprintf(f, "%s = %s\n", row->name, c->cpu_level);
+		break;
+	case KIND_ACTION:
+		break;
+	}
+}
+
+void config_print(const struct config *c, FILE *f)
+{
+	fputs("[kvd]\n", f);
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		if (strcmp(rows[i].name, "config") != 0)
+			print_row(c, &rows[i], f);
+	}
+}
+
+void config_help(FILE *f)
+{
+	fputs("usage: kvd --model FILE [options]\n\n"
+	      "Serves a language model to local programs over a Unix socket; see kvd(8).\n\n", f);
+	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
+		char left[64];
+
+		snprintf(left, sizeof(left), "--%s%s%s", rows[i].name, rows[i].argument ? " " : "",
+			 rows[i].argument ? rows[i].argument : "");
+		fprintf(f, "  %-30s %s\n", left, rows[i].help);
+	}
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server.h - the daemon as a whole: listener, sessions, model, engine, and the
+ * event loop that ties them together.
+ *
+ * Threads.  The loop thread (the caller of server_run()) runs libevent and
+ * nothing slow.  A loader thread loads the model; workers tokenise; the engine
+ * has its own thread.  Everything reaches the loop by a mailbox (mailbox.h).
+ *
+ * Order.  The socket listens before the model is loaded: sessions are told
+ * "loading", and what they ask for waits.  At the end: no more sessions, work
+ * ended with "shutdown" records, threads joined, then memory.
+ */
+#ifndef KVD_SERVER_H
+#define KVD_SERVER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/base/cleanup.h"
+#include "ipc/base/error.h"
+
+/* Strings are the caller's and outlive the server. */
+struct server_config {
+	const char *socket_path;
+	mode_t socket_mode;
+	const char *model_path;
+	const char *cpu_level;		/* NULL: the best that the CPU has */
+	uint64_t kv_memory;		/* bytes; 0: chosen by the machine's memory */
+	uint32_t block_tokens;
+	uint32_t n_ctx;			/* 0: the model's own */
+	uint32_t max_seqs;
+	uint32_t n_threads;		/* 0: the CPUs that the process may use */
+	uint32_t prefill_quantum;
+	uint32_t idle_exit_s;		/* 0: never */
+	bool no_cache;
+	uint64_t step_delay_ns;		/* tests */
+	uint32_t max_sessions;		/* in all */
+	uint64_t uid_sessions, uid_memory, uid_requests;	/* for each uid */
+};
+
+struct server;
+
+/*
+ * Opens the socket (bound, or passed by the service manager) and starts to load
+ * the model.  Before other threads exist.  0 or -errno; diag says what is wrong.
+ */
+int server_new(struct server **out, const struct server_config *config, struct diag *diag);
+
+/*
+ * Serves until SIGTERM, SIGINT, idle time-out or a failed load.  A second
+ * signal kills the process at once.  Returns the process's exit status.
+ */
+int server_run(struct server *s);
+
+void server_free(struct server *s);
+CLEANUP_DEFINE(struct server, server_free)
+
+#endif
