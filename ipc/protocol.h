@@ -21,9 +21,19 @@
 
 #define KVD_PROTOCOL_VERSION 1
 
-/* Limits.  Sizes in bytes. */
+/* Limits.  Sizes in bytes; of strings without the NUL that C adds. */
 #define KVD_MESSAGE_MAX 65536		/* one datagram, either way */
-#define KVD_CLIENT_NAME_MAX 64
+#define KVD_MESSAGE_DEPTH_MAX 4		/* arrays and maps inside each other, the outermost included */
+#define KVD_MESSAGE_OBJECTS_MAX 16384	/* msgpack objects in one message */
+#define KVD_CLIENT_NAME_MAX 63
+#define KVD_MODEL_NAME_MAX 127
+#define KVD_TITLE_MAX 127		/* a model's title */
+#define KVD_WORD_MAX 31			/* version, device, state and the like */
+#define KVD_PHASE_MAX 15
+#define KVD_HASH_MAX 32			/* hex digits */
+#define KVD_ROLE_MAX 32			/* of a chat message: [a-z0-9_-] */
+#define KVD_FIELD_MAX 63
+#define KVD_ERROR_TEXT_MAX 256
 #define KVD_RING_MIN (64u << 10)	/* data part, a power of two */
 #define KVD_RING_DEFAULT (1u << 20)
 #define KVD_RING_MAX (16u << 20)
@@ -35,8 +45,24 @@
 #define KVD_STOP_BYTES_MAX 256		/* each, 1..256 bytes */
 #define KVD_LOGIT_BIAS_MAX 1024
 #define KVD_LOGPROBS_MAX 32		/* alternatives per token */
-#define KVD_SESSION_REQUESTS_MAX 64	/* queued and running in one session */
+#define KVD_SESSION_REQUESTS_MAX 64	/* queued and running in one session; see KVD_RING_REQUESTS */
+#define KVD_MODELS_MAX 64		/* in one models_reply */
+#define KVD_PS_MAX 256			/* in one ps_reply */
 #define KVD_WELCOME_FDS 3
+
+/*
+ * Space in the ring.  A batch is what one step of one request writes, all or
+ * nothing, published at once: at most a quarter of the ring.  For each request
+ * KVD_RING_FINAL_RESERVE stays free until its last batch: usage, at most
+ * KVD_RING_FINAL_TEXT of text and the done or error record.  So the size of the
+ * ring limits how many requests a session may have at once.
+ */
+#define KVD_RING_BATCH_MAX(data_size) ((data_size) / 4)
+#define KVD_RING_FINAL_TEXT 4096u
+#define KVD_RING_FINAL_RESERVE 4608u
+#define KVD_RING_REQUESTS(data_size) \
+	((data_size) / 2 / KVD_RING_FINAL_RESERVE < KVD_SESSION_REQUESTS_MAX ? \
+	 (uint32_t)((data_size) / 2 / KVD_RING_FINAL_RESERVE) : (uint32_t)KVD_SESSION_REQUESTS_MAX)
 
 enum kvd_message {
 	/* client to daemon */
@@ -94,24 +120,31 @@ struct kvd_ring_header {
 	uint64_t data_size;		/* a power of two */
 	/* Bytes published since the beginning; free-running, release. */
 	_Alignas(64) _Atomic uint64_t write_index;
-	/* 1: a request is parked until there is room; the reader that makes
-	 * room fences, sees it and sends `room`. */
+	/* 0, or a number that changes each time a request is parked for want of
+	 * room: the reader that makes room sends one `room` for each value. */
 	_Alignas(64) _Atomic uint32_t writer_waiting;
 	/* 1: nothing more will be written; the daemon is gone or going. */
 	_Atomic uint32_t closed;
 };
 
+#define KVD_SEGMENT_MAGIC 0x474d4553u	/* "SEMG" */
+
 /* Page 0 of the client segment.  Hostile for the daemon. */
 struct kvd_client_header {
 	/* Bytes consumed since the beginning; free-running, release. */
 	_Alignas(64) _Atomic uint64_t read_index;
-	/* 1: the reader is about to sleep; the daemon exchanges it with 0 and,
-	 * if it was 1, sends one `wake`. */
+	/* Not 0: the reader is about to sleep; the daemon exchanges it with 0 and,
+	 * if it was set, sends one `wake`. */
 	_Alignas(64) _Atomic uint32_t reader_waiting;
+	/* Set by the daemon for the client to check; the daemon never reads them. */
+	_Alignas(64) uint32_t magic;
+	uint32_t version;
+	uint64_t arena_offset;		/* KVD_SEGMENT_DATA */
+	uint64_t arena_size;
 };
 
 enum kvd_record_type {
-	KVD_REC_PAD = 0,		/* skip to the ring's start */
+	KVD_REC_PAD = 0,		/* nothing; reaches to the end of the ring */
 	KVD_REC_TOKEN = 1,
 	KVD_REC_TEXT = 2,
 	KVD_REC_ALTERNATIVES = 3,	/* of the token record before it */
@@ -122,7 +155,10 @@ enum kvd_record_type {
 	KVD_REC_ERROR = 8,		/* or this */
 };
 
-/* Records begin at multiples of 8 and never wrap. */
+/*
+ * Records begin at multiples of 8 and never wrap.  One that would leave 8 bytes
+ * before the ring's end, too few for a pad, is 8 bytes larger.
+ */
 struct kvd_record {
 	uint32_t size;		/* of all of it, padding included; a multiple of 8, >= 16 */
 	uint16_t type;
