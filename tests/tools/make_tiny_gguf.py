@@ -1,0 +1,355 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tiny random GGUF models for tests: a few hundred kB, the same bytes for the same options.
+
+The weights are scaled so that greedy text wanders instead of repeating one token,
+and control tokens are never likely, so that a generation runs to its limit.
+Python's standard library only.  As a library:
+
+    import make_tiny_gguf as tiny
+    g = tiny.build(type="q4_1", layers=3)
+    g.set("llama.context_length", "u32", 64)
+    g.write("model.gguf")
+"""
+import argparse
+import random
+import struct
+import sys
+
+TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "bf16": 30}
+VALUE_TYPES = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8,
+               "arr": 9, "u64": 10, "i64": 11, "f64": 12}
+FORMATS = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<B",
+           "u64": "<Q", "i64": "<q", "f64": "<d"}
+
+CHATML = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+          "{{ '<|im_start|>system\nYou are a helpful assistant<|im_end|>\n' }}{% endif %}"
+          "{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+          "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+UNKNOWN_TEMPLATE = "{% for m in messages %}[[{{ m.role }}]] {{ m.content }} {% endfor %}[[reply]]"
+
+# The merges are learned from this.
+TEXT = """The quick brown fox jumps over the lazy dog while the river runs under the old stone bridge.
+Once upon a time there was a small house near the sea, and in the house there lived a man who wrote letters
+to everyone he had ever known. He wrote about the weather and the water, about the boats that came in the
+morning and the birds that left in the evening. Nobody answered, but he was not unhappy: the writing was
+what he wanted. There are things that one says and things that one keeps, and the difference is not always
+in the words. When the winter came he stopped writing and began to read what the others had written to
+him, years before, and found that they had asked him the same questions that he was asking them now.
+int main(void) { return 0; } for (int i = 0; i < 10; i++) printf("%d\\n", i); 1234567890 3.14159
+"""
+
+
+def byte_to_unicode():
+    """GPT-2's reversible map of bytes to printable characters."""
+    keep = list(range(33, 127)) + list(range(161, 173)) + list(range(174, 256))
+    table, extra = {}, 0
+    for b in range(256):
+        if b in keep:
+            table[b] = chr(b)
+        else:
+            table[b] = chr(256 + extra)
+            extra += 1
+    return table
+
+
+def learn_merges(count):
+    """Byte-pair merges of TEXT, most frequent first (ties: in the order of the characters)."""
+    table = byte_to_unicode()
+    words = {}
+    for i, word in enumerate(TEXT.replace("\n", " ").split(" ")):
+        symbols = tuple(table[b] for b in ((" " if i else "") + word).encode())
+        words[symbols] = words.get(symbols, 0) + 1
+    merges = []
+    while len(merges) < count:
+        pairs = {}
+        for symbols, n in words.items():
+            for pair in zip(symbols, symbols[1:]):
+                pairs[pair] = pairs.get(pair, 0) + n
+        if not pairs:
+            break
+        best = min(pairs, key=lambda p: (-pairs[p], p))
+        merges.append(best)
+        words = merge_words(words, best)
+    return merges
+
+
+def merge_words(words, pair):
+    out = {}
+    for symbols, n in words.items():
+        merged, i = [], 0
+        while i < len(symbols):
+            if symbols[i:i + 2] == pair:
+                merged.append(symbols[i] + symbols[i + 1])
+                i += 2
+            else:
+                merged.append(symbols[i])
+                i += 1
+        merged = tuple(merged)
+        out[merged] = out.get(merged, 0) + n
+    return out
+
+
+def f16(x):
+    return struct.unpack("<e", struct.pack("<e", x))[0]
+
+
+def encode_bf16(row):
+    out = bytearray()
+    for x in row:
+        bits = struct.unpack("<I", struct.pack("<f", x))[0]
+        out += struct.pack("<H", ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) & 0xffff)
+    return bytes(out)
+
+
+def encode_q8_0(row):
+    out = bytearray()
+    for i in range(0, len(row), 32):
+        block = row[i:i + 32]
+        d = f16(max(abs(x) for x in block) / 127)
+        out += struct.pack("<e32b", d, *(max(-127, min(127, round(x / d))) if d else 0 for x in block))
+    return bytes(out)
+
+
+def pack_nibbles(q):
+    """Element j of the first half lies in the low nibble of byte j, of the second half in the high one."""
+    return bytes(q[j] | q[j + 16] << 4 for j in range(16))
+
+
+def encode_q4_0(row):
+    out = bytearray()
+    for i in range(0, len(row), 32):
+        block = row[i:i + 32]
+        d = f16(max(block, key=abs) / -8)
+        out += struct.pack("<e", d) + pack_nibbles([max(0, min(15, int(x / d + 8.5))) if d else 8 for x in block])
+    return bytes(out)
+
+
+def encode_q4_1(row):
+    out = bytearray()
+    for i in range(0, len(row), 32):
+        block = row[i:i + 32]
+        m = f16(min(block))
+        d = f16((max(block) - m) / 15)
+        out += struct.pack("<ee", d, m) + pack_nibbles([max(0, min(15, round((x - m) / d))) if d else 0 for x in block])
+    return bytes(out)
+
+
+ENCODERS = {
+    "f32": lambda row: struct.pack("<%df" % len(row), *row),
+    "f16": lambda row: struct.pack("<%de" % len(row), *row),
+    "bf16": encode_bf16,
+    "q8_0": encode_q8_0,
+    "q4_0": encode_q4_0,
+    "q4_1": encode_q4_1,
+}
+
+
+def pack_string(s):
+    data = s if isinstance(s, bytes) else s.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def pack_value(kind, value):
+    """kind: a name of VALUE_TYPES, or "arr:ELEMENT"."""
+    if kind.startswith("arr:"):
+        element = kind[4:]
+        body = b"".join(pack_value(element, v)[4:] for v in value)
+        return struct.pack("<IIQ", VALUE_TYPES["arr"], VALUE_TYPES[element], len(value)) + body
+    head = struct.pack("<I", VALUE_TYPES[kind])
+    if kind == "str":
+        return head + pack_string(value)
+    return head + struct.pack(FORMATS[kind], value)
+
+
+class Gguf:
+    """A file in the making: metadata in order, tensors in order."""
+
+    def __init__(self, version=3, alignment=32):
+        self.version = version
+        self.alignment = alignment
+        self.metadata = {}
+        self.tensors = {}
+
+    def set(self, key, kind, value):
+        self.metadata[key] = (kind, value)
+
+    def remove(self, key):
+        del self.metadata[key]
+
+    def tensor(self, name, kind, dims, data):
+        """dims in the file's order: the fastest first."""
+        self.tensors[name] = (TYPES.get(kind, kind), list(dims), data)
+
+    def matrix(self, name, kind, rows):
+        self.tensor(name, kind, [len(rows[0]), len(rows)], b"".join(ENCODERS[kind](r) for r in rows))
+
+    def vector(self, name, values):
+        self.tensor(name, "f32", [len(values)], ENCODERS["f32"](values))
+
+    def header(self):
+        out = bytearray(b"GGUF" + struct.pack("<IQQ", self.version, len(self.tensors), len(self.metadata)))
+        for key, (kind, value) in self.metadata.items():
+            out += pack_string(key) + pack_value(kind, value)
+        offset = 0
+        for name, (kind, dims, data) in self.tensors.items():
+            out += pack_string(name) + struct.pack("<I", len(dims)) + struct.pack("<%dQ" % len(dims), *dims)
+            out += struct.pack("<IQ", kind, offset)
+            offset += len(data) + -len(data) % self.alignment
+        return bytes(out)
+
+    def to_bytes(self):
+        out = bytearray(self.header())
+        out += bytes(-len(out) % self.alignment)
+        for _, _, data in self.tensors.values():
+            out += data + bytes(-len(data) % self.alignment)
+        return bytes(out)
+
+    def write(self, path):
+        with open(path, "wb") as f:
+            f.write(self.to_bytes())
+
+
+def add_tokenizer(g, vocab, pre, chat_template):
+    """Byte-level BPE in the order of SmolLM2: control tokens, bytes, merges, then unused ones."""
+    control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    merges = learn_merges(vocab - len(control) - 256)
+    tokens = control + list(byte_to_unicode().values()) + [a + b for a, b in merges]
+    kinds = [3] * len(control) + [1] * (len(tokens) - len(control))
+    for i in range(vocab - len(tokens)):
+        tokens.append("<unused%d>" % i)
+        kinds.append(5)
+    g.set("tokenizer.ggml.model", "str", "gpt2")
+    g.set("tokenizer.ggml.pre", "str", pre)
+    g.set("tokenizer.ggml.tokens", "arr:str", tokens)
+    g.set("tokenizer.ggml.token_type", "arr:i32", kinds)
+    g.set("tokenizer.ggml.merges", "arr:str", ["%s %s" % m for m in merges])
+    g.set("tokenizer.ggml.bos_token_id", "u32", 1)
+    g.set("tokenizer.ggml.eos_token_id", "u32", 2)
+    g.set("tokenizer.ggml.unknown_token_id", "u32", 0)
+    g.set("tokenizer.ggml.padding_token_id", "u32", 2)
+    g.set("tokenizer.ggml.add_bos_token", "bool", False)
+    if chat_template == "chatml":
+        g.set("tokenizer.chat_template", "str", CHATML)
+    elif chat_template == "unknown":
+        g.set("tokenizer.chat_template", "str", UNKNOWN_TEMPLATE)
+    return kinds
+
+
+def build(arch="llama", type="f32", layers=2, embd=64, heads=4, kv_heads=2, head_dim=None, ff=128, vocab=512,
+          tokenizer="gpt2", pre="smollm", chat_template="chatml", ctx=2048, seed=1, tied=False, biases=False,
+          ascii=False, rope_base=10000.0, rope_linear=None, rope_freqs=False, name="tiny"):
+    """A complete model.  ascii: bytes above 127 are not likely in its text."""
+    if arch != "llama":
+        raise ValueError("no such architecture: " + arch)
+    if vocab < 259:
+        raise ValueError("vocab: at least 259 (256 bytes and 3 control tokens)")
+    if tokenizer != "gpt2":
+        raise ValueError("no such tokenizer: " + tokenizer)
+    head_dim = head_dim or embd // heads
+    rng = random.Random(seed)
+
+    def rows(n_out, n_in, scale):
+        std = scale / n_in ** 0.5
+        return [[rng.gauss(0, std) for _ in range(n_in)] for _ in range(n_out)]
+
+    def norm(n):
+        return [1 + rng.uniform(-0.2, 0.2) for _ in range(n)]
+
+    g = Gguf()
+    g.set("general.architecture", "str", arch)
+    g.set("general.name", "str", name)
+    g.set("general.alignment", "u32", g.alignment)
+    for key, value in (("block_count", layers), ("context_length", ctx), ("embedding_length", embd),
+                       ("feed_forward_length", ff), ("attention.head_count", heads),
+                       ("attention.head_count_kv", kv_heads), ("vocab_size", vocab),
+                       ("rope.dimension_count", head_dim)):
+        g.set("%s.%s" % (arch, key), "u32", value)
+    if head_dim * heads != embd:
+        g.set(arch + ".attention.key_length", "u32", head_dim)
+        g.set(arch + ".attention.value_length", "u32", head_dim)
+    g.set(arch + ".rope.freq_base", "f32", rope_base)
+    g.set(arch + ".attention.layer_norm_rms_epsilon", "f32", 1e-5)
+    if rope_linear:
+        g.set(arch + ".rope.scaling.type", "str", "linear")
+        g.set(arch + ".rope.scaling.factor", "f32", rope_linear)
+    kinds = add_tokenizer(g, vocab, pre, chat_template)
+
+    # The embedding is weak beside what the layers add, and attention is sharp, so that the next
+    # token hangs on the whole sequence and not on the last token alone.
+    g.matrix("token_embd.weight", type, [[x * 0.5 * embd ** 0.5 for x in r] for r in rows(vocab, embd, 1.0)])
+    for i in range(layers):
+        p = "blk.%d." % i
+        g.vector(p + "attn_norm.weight", norm(embd))
+        g.matrix(p + "attn_q.weight", type, rows(heads * head_dim, embd, 1.7))
+        g.matrix(p + "attn_k.weight", type, rows(kv_heads * head_dim, embd, 1.7))
+        g.matrix(p + "attn_v.weight", type, rows(kv_heads * head_dim, embd, 1.5))
+        if biases:
+            for b, n in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
+                g.vector(p + "attn_%s.bias" % b, [rng.gauss(0, 0.3) for _ in range(n * head_dim)])
+        g.matrix(p + "attn_output.weight", type, rows(embd, heads * head_dim, 1.5))
+        g.vector(p + "ffn_norm.weight", norm(embd))
+        g.matrix(p + "ffn_gate.weight", type, rows(ff, embd, 1.5))
+        g.matrix(p + "ffn_up.weight", type, rows(ff, embd, 1.5))
+        g.matrix(p + "ffn_down.weight", type, rows(embd, ff, 1.5))
+    g.vector("output_norm.weight", norm(embd))
+    if rope_freqs:
+        g.vector("rope_freqs.weight", [1 + 0.5 * i for i in range(head_dim // 2)])
+    if not tied:
+        out = rows(vocab, embd, 3.5)
+        for i, kind in enumerate(kinds):
+            if kind != 1 or (ascii and 3 <= i < 259 and not 32 <= i - 3 < 127):
+                out[i] = [0.0] * embd
+        g.matrix("output.weight", type, out)
+    return g
+
+
+def parse_set(text):
+    """KEY=TYPE:VALUE"""
+    key, _, rest = text.partition("=")
+    kind, _, value = rest.partition(":")
+    if kind == "str":
+        return key, kind, value
+    if kind == "bool":
+        return key, kind, value in ("1", "true")
+    return key, kind, float(value) if kind in ("f32", "f64") else int(value, 0)
+
+
+def main(argv):
+    p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    p.add_argument("-o", "--output", required=True, metavar="FILE")
+    p.add_argument("--arch", default="llama", choices=["llama"])
+    p.add_argument("--type", default="f32", choices=sorted(TYPES), help="of all matrices")
+    p.add_argument("--layers", type=int, default=2)
+    p.add_argument("--embd", type=int, default=64, help="a multiple of 32")
+    p.add_argument("--heads", type=int, default=4)
+    p.add_argument("--kv-heads", type=int, default=2)
+    p.add_argument("--head-dim", type=int, help="a multiple of 16; default embd / heads")
+    p.add_argument("--ff", type=int, default=128, help="a multiple of 32")
+    p.add_argument("--vocab", type=int, default=512)
+    p.add_argument("--tokenizer", default="gpt2", choices=["gpt2"])
+    p.add_argument("--pre", default="smollm")
+    p.add_argument("--chat-template", default="chatml", choices=["chatml", "none", "unknown"])
+    p.add_argument("--ctx", type=int, default=2048)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--tied", action="store_true", help="no output.weight")
+    p.add_argument("--biases", action="store_true", help="with biases on q, k and v")
+    p.add_argument("--ascii", action="store_true", help="bytes other than printable ASCII are not likely")
+    p.add_argument("--rope-base", type=float, default=10000.0)
+    p.add_argument("--rope-linear", type=float, metavar="FACTOR")
+    p.add_argument("--rope-freqs", action="store_true")
+    p.add_argument("--name", default="tiny")
+    p.add_argument("--set", action="append", default=[], metavar="KEY=TYPE:VALUE", help="add or replace metadata")
+    p.add_argument("--remove", action="append", default=[], metavar="KEY", help="leave metadata out")
+    o = vars(p.parse_args(argv))
+    output, sets, removes = o.pop("output"), o.pop("set"), o.pop("remove")
+    g = build(**o)
+    for s in sets:
+        g.set(*parse_set(s))
+    for key in removes:
+        g.remove(key)
+    g.write(output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
