@@ -57,6 +57,8 @@ static int take_lock(struct listener *l, struct diag *diag)
 		if (fd < 0)
 			return diag_set(diag, -errno, "socket: cannot open the lock file %s: %s",
 					l->lock_path, strerror(errno));
+		/* Not what the umask makes of it: a mode of 0 would lock our successors out. */
+		fchmod(fd, 0600);
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 			if (errno == EWOULDBLOCK)
 				return diag_set(diag, LISTENER_E_BUSY, "socket: another daemon already serves %s",
@@ -145,8 +147,12 @@ int listener_new(struct listener **out, const char *path, mode_t mode, struct di
 		return -ENOMEM;
 	l->fd = l->lock_fd = -1;
 	l->path = strdup(path);
-	if (!l->path || asprintf(&l->lock_path, "%s.lock", path) < 0)
+	if (!l->path)
 		return -ENOMEM;
+	if (asprintf(&l->lock_path, "%s.lock", path) < 0) {
+		l->lock_path = NULL;
+		return -ENOMEM;
+	}
 	memcpy(address.sun_path, path, strlen(path) + 1);
 
 	r = make_parent(path, diag);
