@@ -61,7 +61,7 @@ uint32_t pool_root_n_used(const struct pool_root *r);
 /* The most blocks the root could ever hold if it had the pool for itself. */
 uint32_t pool_root_capacity(const struct pool_root *r);
 
-/* A block with one reference, charged to uid.  0, POOL_E_FULL, POOL_E_QUOTA. */
+/* A block with one reference, charged to uid.  0, POOL_E_FULL, POOL_E_QUOTA, -ENOMEM. */
 int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block);
 void pool_block_ref(struct pool_root *r, uint32_t block);
 void pool_block_unref(struct pool_root *r, uint32_t block);

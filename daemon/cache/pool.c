@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two levels: the pool hands chunks to roots, a root hands out blocks of its
+ * chunks.  Both take the lowest number that is free (address-ordered first
+ * fit), so that what lives on gathers in low chunks and high chunks empty out
+ * and go back to the pool.  Which chunks are free, or partly used, is a bitmap:
+ * a few hundred words even for a terabyte.  All bookkeeping of a root is
+ * allocated with the root; getting a block allocates nothing.
+ */
+#include "daemon/cache/pool.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "ipc/base/checked.h"
+#include "ipc/base/fd.h"
+
+#define CHUNK_UNIT (UINT64_C(2) << 20)
+#define CHUNK_MAX (UINT64_C(64) << 20)
+#define CHUNK_DEFAULT (UINT64_C(32) << 20)
+#define NO_BLOCK UINT32_MAX
+
+struct bitmap {
+	uint64_t *words;
+	uint32_t n_words;
+	uint32_t first;		/* no bit is set in the words before this one */
+};
+
+struct block {
+	struct charge charge;
+	uint32_t n_refs;
+	uint32_t next_free;	/* in its chunk, by index; NO_BLOCK ends */
+};
+
+/* A chunk as its root sees it. */
+struct chunk {
+	uint32_t n_used;
+	uint32_t n_fresh;	/* blocks n_fresh.. were not handed out since the chunk came */
+	uint32_t free_list;
+};
+
+struct pool {
+	struct kb_backend *be;
+	struct accounts *accounts;
+	struct kb_pool *device;
+	int fd;
+	uint64_t chunk_bytes;
+	uint32_t n_chunks, n_chunks_free;
+	struct bitmap free_chunks;
+};
+
+struct pool_root {
+	struct pool *pool;
+	struct kb_geometry geometry;
+	struct block *blocks;	/* [n_chunks * blocks_per_chunk] */
+	struct chunk *chunks;	/* [n_chunks] */
+	struct bitmap partial;	/* own chunks that have a free block */
+	uint32_t n_chunks;	/* own */
+	uint32_t n_used;
+};
+
+static int bitmap_init(struct bitmap *b, uint32_t n_bits)
+{
+	uint32_t n_words = n_bits / 64 + 1;
+	uint64_t *words = calloc(n_words, sizeof(*words));
+
+	if (!words)
+		return -ENOMEM;
+	*b = (struct bitmap){ .words = words, .n_words = n_words, .first = n_words };
+	return 0;
+}
+
+static void bitmap_deinit(struct bitmap *b)
+{
+	free(b->words);
+	*b = (struct bitmap){ 0 };
+}
+
+static void bitmap_set(struct bitmap *b, uint32_t i)
+{
+	b->words[i / 64] |= UINT64_C(1) << (i % 64);
+	b->first = MIN(b->first, i / 64);
+}
+
+static void bitmap_clear(struct bitmap *b, uint32_t i)
+{
+	b->words[i / 64] &= ~(UINT64_C(1) << (i % 64));
+}
+
+static bool bitmap_lowest(struct bitmap *b, uint32_t *i)
+{
+	while (b->first < b->n_words && !b->words[b->first])
+		b->first++;
+	if (b->first == b->n_words)
+		return false;
+	*i = b->first * 64 + (uint32_t)__builtin_ctzll(b->words[b->first]);
+	return true;
+}
+
+uint64_t pool_chunk_bytes_for(uint64_t block_bytes, uint64_t bytes)
+{
+	uint64_t best, max = MIN(CHUNK_MAX, bytes / 8) / CHUNK_UNIT * CHUNK_UNIT;
+	double best_waste = 2;
+
+	if (!block_bytes)
+		return CHUNK_UNIT;
+	if (!checked_align_u64(block_bytes, CHUNK_UNIT, &best))
+		return 0;
+	for (uint64_t c = best; c <= max; c += CHUNK_UNIT) {
+		double waste = (double)(c % block_bytes) / (double)c;
+
+		if (waste < best_waste) {
+			best_waste = waste;
+			best = c;
+		}
+		if (waste < 0.03)
+			break;
+	}
+	return best;
+}
+
+static int pool_create_memory(struct pool *p)
+{
+	uint64_t bytes = p->n_chunks * p->chunk_bytes;
+
+	p->fd = memfd_create("kvd-kv", MFD_CLOEXEC);
+	if (p->fd < 0)
+		return -errno;
+	if (ftruncate(p->fd, (off_t)bytes) < 0)
+		return -errno;
+	return p->be->ops->pool_import(p->be, p->fd, bytes, &p->device);
+}
+
+int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t bytes, uint64_t chunk_bytes)
+{
+	_cleanup_(pool_freep) struct pool *p = NULL;
+	int r;
+
+	if (!chunk_bytes)
+		chunk_bytes = MAX(MIN(CHUNK_DEFAULT, bytes / 8) / CHUNK_UNIT * CHUNK_UNIT, CHUNK_UNIT);
+	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX || bytes / chunk_bytes >= NO_BLOCK)
+		return -EINVAL;
+	p = calloc(1, sizeof(*p));
+	if (!p)
+		return -ENOMEM;
+	p->fd = -1;
+	p->be = be;
+	p->accounts = accounts;
+	p->chunk_bytes = chunk_bytes;
+	p->n_chunks = p->n_chunks_free = (uint32_t)(bytes / chunk_bytes);
+	r = bitmap_init(&p->free_chunks, p->n_chunks);
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < p->n_chunks; i++)
+		bitmap_set(&p->free_chunks, i);
+	r = pool_create_memory(p);
+	if (r)
+		return r;
+	*out = steal_ptr(p);
+	return 0;
+}
+
+void pool_free(struct pool *p)
+{
+	if (!p)
+		return;
+	if (p->device)
+		p->be->ops->pool_free(p->be, p->device);
+	bitmap_deinit(&p->free_chunks);
+	fd_closep(&p->fd);
+	free(p);
+}
+
+struct kb_pool *pool_device(const struct pool *p)
+{
+	return p->device;
+}
+
+void pool_stats(const struct pool *p, struct pool_stats *out)
+{
+	*out = (struct pool_stats){
+		.bytes = p->n_chunks * p->chunk_bytes,
+		.chunk_bytes = p->chunk_bytes,
+		.n_chunks = p->n_chunks,
+		.n_chunks_free = p->n_chunks_free,
+	};
+}
+
+int pool_root_new(struct pool_root **out, struct pool *p, const struct kb_geometry *geometry)
+{
+	_cleanup_(pool_root_freep) struct pool_root *r = NULL;
+	uint64_t per_chunk, n_blocks;
+
+	if (!geometry->block_bytes || geometry->block_bytes > p->chunk_bytes)
+		return -EINVAL;
+	per_chunk = p->chunk_bytes / geometry->block_bytes;
+	n_blocks = per_chunk * p->n_chunks;	/* both factors are below 2^32 */
+	if (per_chunk > UINT32_MAX || n_blocks >= NO_BLOCK)
+		return -EINVAL;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	r->pool = p;
+	r->geometry = *geometry;
+	r->geometry.blocks_per_chunk = (uint32_t)per_chunk;
+	r->geometry.chunk_bytes = p->chunk_bytes;
+	r->blocks = calloc(n_blocks, sizeof(*r->blocks));
+	r->chunks = calloc(p->n_chunks, sizeof(*r->chunks));
+	if (!r->blocks || !r->chunks || bitmap_init(&r->partial, p->n_chunks))
+		return -ENOMEM;
+	*out = steal_ptr(r);
+	return 0;
+}
+
+void pool_root_free(struct pool_root *r)
+{
+	if (!r)
+		return;
+	bitmap_deinit(&r->partial);
+	free(r->chunks);
+	free(r->blocks);
+	free(r);
+}
+
+const struct kb_geometry *pool_root_geometry(const struct pool_root *r)
+{
+	return &r->geometry;
+}
+
+uint32_t pool_root_n_free(const struct pool_root *r)
+{
+	return (r->n_chunks + r->pool->n_chunks_free) * r->geometry.blocks_per_chunk - r->n_used;
+}
+
+uint32_t pool_root_n_used(const struct pool_root *r)
+{
+	return r->n_used;
+}
+
+uint32_t pool_root_capacity(const struct pool_root *r)
+{
+	return r->pool->n_chunks * r->geometry.blocks_per_chunk;
+}
+
+/* The lowest chunk of the root that has a free block, one from the pool if none has. */
+static bool root_find_chunk(struct pool_root *r, uint32_t *c)
+{
+	struct pool *p = r->pool;
+
+	if (bitmap_lowest(&r->partial, c))
+		return true;
+	if (!bitmap_lowest(&p->free_chunks, c))
+		return false;
+	bitmap_clear(&p->free_chunks, *c);
+	p->n_chunks_free--;
+	r->n_chunks++;
+	r->chunks[*c] = (struct chunk){ .free_list = NO_BLOCK };
+	bitmap_set(&r->partial, *c);
+	return true;
+}
+
+static void root_return_chunk(struct pool_root *r, uint32_t c)
+{
+	bitmap_clear(&r->partial, c);
+	r->n_chunks--;
+	bitmap_set(&r->pool->free_chunks, c);
+	r->pool->n_chunks_free++;
+}
+
+static uint32_t chunk_take(struct pool_root *r, uint32_t c)
+{
+	struct chunk *chunk = &r->chunks[c];
+	uint32_t per_chunk = r->geometry.blocks_per_chunk, i = chunk->free_list;
+
+	if (i != NO_BLOCK)
+		chunk->free_list = r->blocks[c * per_chunk + i].next_free;
+	else
+		i = chunk->n_fresh++;
+	if (++chunk->n_used == per_chunk)
+		bitmap_clear(&r->partial, c);
+	r->n_used++;
+	return c * per_chunk + i;
+}
+
+static void chunk_put(struct pool_root *r, uint32_t block)
+{
+	uint32_t per_chunk = r->geometry.blocks_per_chunk, c = block / per_chunk;
+	struct chunk *chunk = &r->chunks[c];
+
+	r->blocks[block].next_free = chunk->free_list;
+	chunk->free_list = block % per_chunk;
+	r->n_used--;
+	if (chunk->n_used-- == per_chunk)
+		bitmap_set(&r->partial, c);
+	if (!chunk->n_used)
+		root_return_chunk(r, c);
+}
+
+int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block)
+{
+	struct charge charge = CHARGE_NULL;
+	uint32_t c, b;
+	int err;
+
+	if (!pool_root_n_free(r))
+		return POOL_E_FULL;
+	err = charge_init(&charge, r->pool->accounts, uid, ACCOUNT_BLOCKS, 1);
+	if (err)
+		return err == ACCOUNT_E_QUOTA ? POOL_E_QUOTA : err;
+	if (!root_find_chunk(r, &c)) {
+		charge_deinit(&charge);
+		return POOL_E_FULL;
+	}
+	b = chunk_take(r, c);
+	r->blocks[b].charge = charge;
+	r->blocks[b].n_refs = 1;
+	*block = b;
+	return 0;
+}
+
+void pool_block_ref(struct pool_root *r, uint32_t block)
+{
+	r->blocks[block].n_refs++;
+}
+
+void pool_block_unref(struct pool_root *r, uint32_t block)
+{
+	if (--r->blocks[block].n_refs)
+		return;
+	charge_deinit(&r->blocks[block].charge);
+	chunk_put(r, block);
+}
