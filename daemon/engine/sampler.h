@@ -16,6 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ipc/base/cleanup.h"
+
 struct sampler_bias {
 	int32_t id;
 	float bias;	/* finite, or -INFINITY to forbid */
@@ -40,10 +42,13 @@ struct sampler_rng {
 	uint64_t s[4];
 };
 
+#define SAMPLER_TOP_MAX 256	/* n_logprobs is cut to it */
+
 struct sampler;		/* scratch for one vocabulary, reused for every sequence */
 
 int sampler_new(struct sampler **out, uint32_t n_vocab);
 void sampler_free(struct sampler *s);
+CLEANUP_DEFINE(struct sampler, sampler_free)
 
 void sampler_rng_init(struct sampler_rng *rng, uint64_t seed);
 
@@ -56,7 +61,8 @@ struct sampler_result {
 
 /*
  * history: the sequence's tokens so far, prompt included.  logits is not
- * changed.  -EINVAL if every logit is NaN or -inf.
+ * changed; a NaN counts as -inf.  -EINVAL if every logit is -inf, or is after
+ * the bias.  Takes one number from rng, or none when greedy.
  */
 int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sampler_rng *rng,
 		   const float *logits, const int32_t *history, size_t n_history,
