@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * arch.h - what differs between architectures, as tables.
+ *
+ * An architecture is one file, arch-NAME.c, with a `struct arch`: how its
+ * positions turn, which activation it has, and a row for every tensor: its name
+ * in the file, its shape in terms of the hyper-parameters, and the operand of the
+ * backend's operations that it becomes.  Reading, checking and running are
+ * common to all.  To add one: write its file, add it to `archs` in arch.c.
+ */
+#ifndef KVD_ARCH_H
+#define KVD_ARCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/model/gguf.h"
+#include "ipc/base/error.h"
+#include "kernels/backend.h"
+
+/* The operands of one layer's operations; they stay where they are while the model lives. */
+struct model_layer {
+	struct kb_attn_in attn_in;
+	struct kb_attention attention;
+	struct kb_attn_out attn_out;
+	struct kb_ffn ffn;
+};
+
+/* The operands outside the layers. */
+struct model_ends {
+	const struct kb_tensor *embed;		/* [n_vocab] x n_embd */
+	struct kb_logits logits;
+};
+
+/* A dimension in terms of the hyper-parameters. */
+enum arch_dim {
+	ARCH_ONE,
+	ARCH_EMBD,
+	ARCH_VOCAB,
+	ARCH_FF,
+	ARCH_HEAD,	/* head_dim */
+	ARCH_Q,		/* n_heads * head_dim */
+	ARCH_KV,	/* n_kv_heads * head_dim */
+};
+
+struct arch_tensor {
+	const char *name;	/* of a layer's tensor: what follows "blk.N." */
+	enum kb_use use;
+	enum arch_dim rows, cols;	/* vectors: rows is ARCH_ONE */
+	bool optional;
+	size_t slot;		/* offset of the operand in struct model_layer or struct model_ends */
+};
+
+struct arch {
+	const char *name;	/* general.architecture, and the prefix of the hyper-parameters' keys */
+	enum kb_rope_style rope_style;
+	enum kb_activation activation;
+	bool tied_output;	/* without output.weight the embedding is used */
+	bool rope_factors;	/* rope_freqs.weight may be there: divisors of the frequencies */
+	const struct arch_tensor *ends;
+	size_t n_ends;
+	const struct arch_tensor *layer;
+	size_t n_layer;
+};
+
+/* By the file's general.architecture; -EINVAL with diag: absent or not supported. */
+int arch_find(const struct arch **out, const struct gguf *g, struct diag *diag);
+
+extern const struct arch arch_llama;
+
+#endif

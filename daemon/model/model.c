@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/model/arch.h"
+#include "daemon/model/chat-template.h"
+#include "daemon/model/gguf.h"
+#include "daemon/model/hparams.h"
+#include "daemon/model/tokenizer.h"
+#include "daemon/model/weights.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/utf8.h"
+
+#define MAX_TITLE 255u
+
+struct model {
+	struct kb_backend *be;
+	const struct arch *arch;
+	struct hparams hp;
+	struct weights weights;
+	struct kb_rope *rope;
+	struct tokenizer *tokenizer;
+	struct chat_template *chat_template;
+	uint32_t n_ctx;
+	char *name, *title;
+	struct model_info info;
+};
+
+void model_free(struct model *m)
+{
+	if (!m)
+		return;
+	if (m->rope)
+		m->be->ops->rope_free(m->be, m->rope);
+	weights_deinit(&m->weights);
+	chat_template_free(m->chat_template);
+	tokenizer_free(m->tokenizer);
+	free(m->name);
+	free(m->title);
+	free(m);
+}
+
+/* The file's name less its folders and ".gguf". */
+static char *name_of_path(const char *path)
+{
+	const char *base = strrchr(path, '/');
+	size_t n;
+
+	base = base ? base + 1 : path;
+	n = strlen(base);
+	if (n > 5 && !strcmp(base + n - 5, ".gguf"))
+		n -= 5;
+	return strndup(base, n);
+}
+
+/* general.name where it is text of a sane length, else "". */
+static char *title_of(const struct gguf *g)
+{
+	struct gguf_string s = { "", 0 };
+
+	if (gguf_get_string(g, "general.name", &s, NULL) || s.n > MAX_TITLE || memchr(s.data, 0, s.n) ||
+	    !utf8_valid((const uint8_t *)s.data, s.n))
+		return strdup("");
+	return strndup(s.data, s.n);
+}
+
+static int load_tokenizer(struct model *m, const struct gguf *g, struct diag *diag)
+{
+	struct gguf_string text;
+	int r;
+
+	r = tokenizer_new(&m->tokenizer, g, diag);
+	if (r)
+		return r;
+	if (tokenizer_n_vocab(m->tokenizer) != m->hp.n_vocab)
+		return diag_set(diag, -EINVAL, "metadata key \"tokenizer.ggml.tokens\": %u tokens of %u are usable",
+				tokenizer_n_vocab(m->tokenizer), m->hp.n_vocab);
+	r = gguf_get_string(g, "tokenizer.chat_template", &text, diag);
+	if (r)
+		return r == GGUF_E_ABSENT ? 0 : r;
+	return chat_template_new(&m->chat_template, m->tokenizer, text.data, text.n);
+}
+
+static int make_rope(struct model *m, struct diag *diag)
+{
+	_cleanup_(freep) float *inv_freq = NULL;
+	struct kb_rope_desc desc = {
+		.style = m->arch->rope_style,
+		.n_dims = m->hp.rope_dims,
+		.n_positions = m->n_ctx,
+		.scale = 1,
+	};
+	int r;
+
+	inv_freq = malloc(m->hp.rope_dims / 2 * sizeof(*inv_freq));
+	if (!inv_freq)
+		return -ENOMEM;
+	hparams_inv_freq(&m->hp, m->weights.rope_factors, inv_freq);
+	desc.inv_freq = inv_freq;
+	r = m->be->ops->rope_new(m->be, &desc, &m->rope);
+	if (r)
+		return diag_set(diag, r, "rope: the backend refused its table for %u positions", m->n_ctx);
+	return 0;
+}
+
+/* The operands that are no tensors. */
+static void fill_operands(struct model *m)
+{
+	for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+		struct model_layer *l = &m->weights.layers[i];
+
+		l->attn_in.rope = m->rope;
+		l->attn_in.norm_eps = m->hp.norm_eps;
+		l->attention.scale = (float)(1.0 / sqrt(m->hp.head_dim));
+		l->attn_out.norm_eps = m->hp.norm_eps;
+		l->ffn.activation = m->arch->activation;
+		l->ffn.norm_eps = m->hp.norm_eps;
+	}
+	m->weights.ends.logits.norm_eps = m->hp.norm_eps;
+}
+
+static void fill_info(struct model *m, const struct gguf *g)
+{
+	m->info = (struct model_info){
+		.name = m->name,
+		.arch = m->arch->name,
+		.title = m->title,
+		.n_vocab = m->hp.n_vocab,
+		.n_ctx_train = m->hp.n_ctx_train,
+		.n_embd = m->hp.n_embd,
+		.n_layers = m->hp.n_layers,
+		.n_heads = m->hp.n_heads,
+		.n_kv_heads = m->hp.n_kv_heads,
+		.head_dim = m->hp.head_dim,
+		.n_ff = m->hp.n_ff,
+		.n_params = m->weights.n_params,
+		.file_bytes = gguf_file_size(g),
+		.weight_bytes = m->weights.n_bytes,
+	};
+	memcpy(m->info.content_hash, m->weights.hash, sizeof(m->info.content_hash));
+}
+
+static int load(struct model *m, int fd, const char *path, const struct model_options *options, struct diag *diag)
+{
+	_cleanup_(gguf_freep) struct gguf *g = NULL;
+	int r;
+
+	m->name = options->name ? strdup(options->name) : name_of_path(path);
+	if (!m->name)
+		return -ENOMEM;
+	r = gguf_read(&g, fd, diag);
+	if (r)
+		return r;
+	m->title = title_of(g);
+	if (!m->title)
+		return -ENOMEM;
+	r = arch_find(&m->arch, g, diag);
+	if (r)
+		return r;
+	r = hparams_read(&m->hp, m->arch, g, diag);
+	if (r)
+		return r;
+	m->n_ctx = options->n_ctx ? MIN(options->n_ctx, m->hp.n_ctx_train) : m->hp.n_ctx_train;
+	r = load_tokenizer(m, g, diag);
+	if (r)
+		return r;
+	r = weights_init(&m->weights, m->be, m->arch, &m->hp, g, fd, options, diag);
+	if (r)
+		return r;
+	r = make_rope(m, diag);
+	if (r)
+		return r;
+	fill_operands(m);
+	fill_info(m, g);
+	return 0;
+}
+
+int model_load(struct model **out, struct kb_backend *be, int fd, const char *path,
+	       const struct model_options *options, struct diag *diag)
+{
+	static const struct model_options defaults = { 0 };
+	_cleanup_(model_freep) struct model *m = NULL;
+	int r;
+
+	m = calloc(1, sizeof(*m));
+	if (!m)
+		return -ENOMEM;
+	m->be = be;
+	r = load(m, fd, path, options ? options : &defaults, diag);
+	if (r == -ENOMEM)
+		return diag_set(diag, r, "model file: no memory to load it");
+	if (r)
+		return r;
+	*out = steal_ptr(m);
+	return 0;
+}
+
+const struct model_info *model_info(const struct model *m)
+{
+	return &m->info;
+}
+
+const struct tokenizer *model_tokenizer(const struct model *m)
+{
+	return m->tokenizer;
+}
+
+const struct chat_template *model_chat_template(const struct model *m)
+{
+	return m->chat_template;
+}
+
+uint32_t model_n_ctx(const struct model *m)
+{
+	return m->n_ctx;
+}
+
+void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens, struct kb_geometry *out)
+{
+	*out = (struct kb_geometry){
+		.n_layers = m->hp.n_layers,
+		.n_kv_heads = m->hp.n_kv_heads,
+		.head_dim = m->hp.head_dim,
+		.block_tokens = block_tokens,
+		.kv_type = kv_type,
+	};
+	out->block_bytes = kb_block_bytes(out);
+}
+
+void model_workspace_desc(const struct model *m, struct kb_workspace_desc *out)
+{
+	*out = (struct kb_workspace_desc){
+		.n_embd = m->hp.n_embd,
+		.n_heads = m->hp.n_heads,
+		.n_kv_heads = m->hp.n_kv_heads,
+		.head_dim = m->hp.head_dim,
+		.n_ff = m->hp.n_ff,
+		.n_vocab = m->hp.n_vocab,
+		.max_positions = m->n_ctx,
+	};
+}
+
+static int check_seqs(const struct model *m, const struct kb_batch *b)
+{
+	uint32_t row = 0;
+
+	for (uint32_t i = 0; i < b->n_seqs; i++) {
+		const struct kb_seq *s = &b->seqs[i];
+		uint64_t end = (uint64_t)s->first_pos + s->n_rows;
+
+		if (s->first_row != row || !s->n_rows || s->n_rows > b->n_rows - row)
+			return -EINVAL;
+		if (end > m->n_ctx || (uint64_t)s->n_blocks * b->geometry->block_tokens < end)
+			return -EINVAL;
+		row += s->n_rows;
+	}
+	return row == b->n_rows ? 0 : -EINVAL;
+}
+
+/* What the backend relies on and a mistake above could break. */
+static int check_batch(const struct model *m, const struct kb_batch *b)
+{
+	const struct kb_geometry *g = b->geometry;
+
+	if (!b->n_rows || g->n_layers != m->hp.n_layers || g->n_kv_heads != m->hp.n_kv_heads ||
+	    g->head_dim != m->hp.head_dim)
+		return -EINVAL;
+	for (uint32_t i = 0; i < b->n_rows; i++)
+		if (b->tokens[i] < 0 || (uint32_t)b->tokens[i] >= m->hp.n_vocab)
+			return -EINVAL;
+	for (uint32_t i = 0; i < b->n_logits; i++)
+		if (b->logit_rows[i] >= b->n_rows || (i && b->logit_rows[i] <= b->logit_rows[i - 1]))
+			return -EINVAL;
+	return check_seqs(m, b);
+}
+
+static int step_layer(const struct kb_ops *ops, struct kb_workspace *ws, uint32_t i, const struct model_layer *l)
+{
+	int r;
+
+	r = ops->attn_in(ws, i, &l->attn_in);
+	if (r)
+		return r;
+	r = ops->attention(ws, i, &l->attention);
+	if (r)
+		return r;
+	r = ops->attn_out(ws, &l->attn_out);
+	if (r)
+		return r;
+	return ops->ffn(ws, &l->ffn);
+}
+
+int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *batch)
+{
+	const struct kb_ops *ops = m->be->ops;
+	int r;
+
+	r = check_batch(m, batch);
+	if (r)
+		return r;
+	r = ops->step_begin(ws, batch);
+	if (r)
+		return r;
+	r = ops->embed(ws, m->weights.ends.embed, 1);
+	if (r)
+		return r;
+	for (uint32_t i = 0; i < m->hp.n_layers; i++) {
+		r = step_layer(ops, ws, i, &m->weights.layers[i]);
+		if (r)
+			return r;
+	}
+	r = ops->logits(ws, &m->weights.ends.logits);
+	if (r)
+		return r;
+	return ops->step_submit(ws);
+}
