@@ -51,6 +51,7 @@ class Client:
         self.ring = self.seg = self.stats = None
         self.replies = []
         self.read_index = 0
+        self.room_sent = 0
         self.next_id = 1
         self.arena_used = 0
         if hello:
@@ -82,6 +83,7 @@ class Client:
         for fd in fds:
             os.close(fd)
         magic, version, offset, size = struct.unpack_from("<IIQQ", self.ring, 0)
+        self.read_index, = struct.unpack_from("<Q", self.seg, READ_INDEX)
         assert (magic, version, offset, size) == (MAGIC, VERSION, DATA, self.ring_size)
 
     @staticmethod
@@ -173,9 +175,12 @@ class Client:
             size, kind, flags, request = struct.unpack_from("<IHHQ", self.ring, at)
             assert size >= 16 and size % 8 == 0 and at + size <= DATA + self.ring_size
             payload = self.ring[at + 16:at + size]
-            self.read_index += size
+            self.read_index = (self.read_index + size) % (1 << 64)
             struct.pack_into("<Q", self.seg, READ_INDEX, self.read_index)
-            if struct.unpack_from("<I", self.ring, WRITER_WAITING)[0]:
+            waiting = struct.unpack_from("<I", self.ring, WRITER_WAITING)[0]
+            unread = (self.write_index() - self.read_index) % (1 << 64)
+            if waiting and waiting != self.room_sent and unread <= self.ring_size // 2:
+                self.room_sent = waiting
                 self.send(ROOM, {})
             if kind != PAD:
                 return kind, request, payload

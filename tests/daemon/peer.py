@@ -43,16 +43,18 @@ def garbage(c, prompt, n):
     c.submit(prompt, n=n, ignore_eos=True)
     until_first_token(c)
     rng = random.Random(1)
-    for turn in range(3000):
-        c.seg[:k.DATA] = rng.randbytes(k.DATA)
-        if turn % 100 == 0:
-            c.seg[k.DATA:k.DATA + 65536] = rng.randbytes(65536)
-            c.send(k.ROOM, {})
-        if turn == 10:
-            ready()
-        time.sleep(0.001)
-    c.seg[:] = b"\xff" * len(c.seg)
-    c.submit(prompt, n=n)
+    ready()
+    try:
+        for turn in range(3000):
+            c.seg[:k.DATA] = rng.randbytes(k.DATA)
+            if turn % 100 == 0:
+                c.seg[k.DATA:k.DATA + 65536] = rng.randbytes(65536)
+                c.send(k.ROOM, {})
+            time.sleep(0.001)
+        c.seg[:] = b"\xff" * len(c.seg)
+        c.submit(prompt, n=n)
+    except OSError:
+        pass            # the daemon may end such a session
     time.sleep(60)
 
 

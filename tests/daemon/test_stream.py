@@ -118,7 +118,7 @@ def test_cancel(daemons, tiny_model, phase):
         rid = c.submit(prompt, n=4000, ignore_eos=True)
 
         def there():
-            return [p["phase"] for p in c.call(k.PS)["requests"] if p["request"] == rid] == [phase]
+            return [p["phase"] for p in c.call(k.PS)["processes"] if p["request"] == rid] == [phase]
         d.until(there, phase)
         before = d.status()["generated_tokens"]
         c.cancel(rid)
@@ -145,7 +145,7 @@ def test_client_gone(daemons, tiny_model, phase):
             d.until(lambda: d.status()["n_running"] == 2, "both run")
         gone = d.client()
         gone.submit("word " * 400 if phase == "prefill" else "x", n=100000, ignore_eos=True)
-        d.until(lambda: any(p["phase"] == phase for p in gone.call(k.PS)["requests"]), phase)
+        d.until(lambda: any(p["phase"] == phase for p in gone.call(k.PS)["processes"]), phase)
         gone.close()
         rid = other.submit("bystander", n=30, ignore_eos=True)
         got = other.collect(rid, *busy)
