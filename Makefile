@@ -5,6 +5,9 @@
 #   make check           unit, kernel, model and daemon tests (minutes)
 #   make check-long      the full counts
 #   make lint            layer rules, man pages, style of the tree
+#   make tidy cppcheck   static analysis
+#   make bench           kvd-bench on MODEL
+#   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
 #   make install         honours DESTDIR, prefix, libdir, ...
 #   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
 #
@@ -17,7 +20,8 @@ CC ?= gcc
 AR ?= ar
 PKG_CONFIG ?= pkg-config
 INSTALL ?= install
-NVCC ?= $(shell command -v nvcc 2>/dev/null)
+CLANG_TIDY ?= clang-tidy
+CPPCHECK ?= cppcheck
 PYTHON ?= /usr/bin/python3
 CFLAGS ?= -O2 -g
 SANITIZER ?=
@@ -102,6 +106,9 @@ $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
+# kernels/cuda/ has no sources yet.  When it has, NVCC ?= $(shell command -v nvcc)
+# builds them as one more archive of KVD's link line; without nvcc nothing changes.
+
 # --- programs and the library -------------------------------------------------
 
 LIBKVD_SRC := $(wildcard client/lib/*.c)
@@ -176,12 +183,37 @@ check: all tests
 check-long: all tests
 	tests/run --build $(BUILD) --long
 
+# --- benchmarks -------------------------------------------------------------
+
+MODEL ?= $(shell tools/fetch-model --cached)
+
+bench: $(BUILD)/bin/kvd-bench
+	$< -m '$(MODEL)' $(BENCH_OPTIONS)
+
+bench-peer: $(BUILD)/bin/kvd-bench
+	tests/bench/bench-peer --build $(BUILD) -m '$(MODEL)' --peer-python '$(PEER_PYTHON)' $(BENCH_OPTIONS)
+
 # --- lint -------------------------------------------------------------------
 
+C_FOLDERS := ipc kernels daemon client tests
+C_SRC = $(shell find $(C_FOLDERS) -name '*.c')
+
 lint:
+	tools/lint-layers --self-test
 	tools/lint-layers
-	tools/lint-tree
+	tools/lint-tree --build $(BUILD)
 	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[0-9]; else echo "mandoc is not installed: man pages not checked"; fi
+
+# The AVX-512 sources differ from the AVX2 ones in their vectors only.
+tidy:
+	@printf '%s\0' $(filter-out %-avx512.c,$(C_SRC)) | xargs -0 -P 2 -I FILE sh -c \
+		'out=$$($(CLANG_TIDY) --quiet FILE -- -std=gnu17 -I. -D_GNU_SOURCE -DKVD_VERSION=\"\" -mavx2 -mfma -mf16c 2>&1) || \
+		{ printf "%s\n" "$$out"; exit 1; }'
+
+# Leaks: it does not know the cleanup attribute; the sanitizers find them.
+cppcheck:
+	$(CPPCHECK) --quiet --error-exitcode=1 --std=c11 --enable=warning,performance,portability --inline-suppr -j 2 \
+		--suppress=memleak --suppress=resourceLeak -I. -D_GNU_SOURCE -D__x86_64__ $(C_FOLDERS)
 
 # --- install ----------------------------------------------------------------
 
@@ -203,6 +235,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long lint install clean
+.PHONY: all tests check check-long bench bench-peer lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
