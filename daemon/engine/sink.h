@@ -41,6 +41,11 @@ enum sink_error {	/* numbers of enum kvd_code */
 	SINK_ERROR_INTERNAL = 12,
 };
 
+enum sink_miss {	/* numbers of enum kvd_miss */
+	SINK_MISS_NONE = 0,
+	SINK_MISS_NO_CACHE = 1,
+};
+
 struct sink_alternative {
 	int32_t id;
 	float logprob;
@@ -114,9 +119,11 @@ struct sink_ops {
 	void (*release)(struct sink *sink, uint64_t request);
 };
 
-/* Embedded first in an implementation. */
+/* Embedded first in an implementation; all but ops begins as zero. */
 struct sink {
 	const struct sink_ops *ops;
+	struct sink *next_dirty;	/* the engine's: sinks that a flush is due to */
+	bool dirty;
 };
 
 #endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * scheduler.h - who is next: decisions alone, without device, pool or clock.
+ *
+ *                 push                    activate
+ *      (new) ------------> WAITING --------------------> ACTIVE
+ *                             ^                          |  ^
+ *                             |  push (preempted)        |  | activate
+ *                             +--------------------------+  |
+ *                             |                    park  |  |
+ *                             |                          v  |
+ *                             +-------- READY <------- PARKED
+ *                               push           ready
+ *
+ * WAITING: holds no blocks.  ACTIVE: takes part in steps, at most max_seqs.
+ * PARKED: its reader must make room first; holds blocks or, preempted, none.
+ * READY: was parked, has blocks, waits for a place among the active.
+ *
+ * Among waiting sequences uids take turns; inside a uid preempted ones come
+ * first, then first come, first served.  A sequence's rank is the order in
+ * which sequences were first admitted; it keeps its rank when preempted, so the
+ * one of lowest rank always gets on, and every one becomes that some day.
+ *
+ * Thread: the engine thread.
+ */
+#ifndef KVD_SCHEDULER_H
+#define KVD_SCHEDULER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ipc/base/list.h"
+
+enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
+
+/* A uid that has sequences. */
+struct sched_uid {
+	struct list admit_link;		/* in scheduler.admit_turns */
+	struct list prefill_link;	/* in scheduler.prefill_turns */
+	uid_t uid;
+	uint32_t n_refs;		/* sequences */
+	struct list waiting;		/* by rank, then arrival */
+	struct list active;		/* by rank */
+	bool skipped;			/* in this round of admission */
+};
+
+/* Embedded in a request. */
+struct sched_seq {
+	struct list link;
+	struct sched_uid *owner;
+	enum sched_state state;
+	uint64_t arrival;
+	uint64_t rank;			/* UINT64_MAX: never admitted yet */
+	uint32_t n_tokens;		/* known: prompt and generated */
+	uint32_t n_computed;		/* of them in the KV cache */
+	uint32_t n_blocks;		/* held */
+	uint32_t n_rows;		/* planned for the step */
+};
+
+struct scheduler {
+	uint32_t max_seqs, quantum;
+	uint64_t next_arrival, next_rank;
+	struct list admit_turns;	/* uids; the first has its turn */
+	struct list prefill_turns;
+	struct list parked, ready;
+	uint32_t n_waiting, n_active, n_parked, n_ready;
+};
+
+void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum);
+
+/* Before anything else with seq, which is zeroed but for n_tokens.  0 or -ENOMEM. */
+int scheduler_add(struct scheduler *s, struct sched_seq *seq, uid_t uid);
+/* From whatever state; its blocks are gone. */
+void scheduler_remove(struct scheduler *s, struct sched_seq *seq);
+
+void scheduler_push(struct scheduler *s, struct sched_seq *seq);
+void scheduler_activate(struct scheduler *s, struct sched_seq *seq);
+void scheduler_park(struct scheduler *s, struct sched_seq *seq);
+void scheduler_ready(struct scheduler *s, struct sched_seq *seq);
+
+/*
+ * A round of admission: begin, then next until it returns NULL; between two
+ * calls the sequence returned is activated, removed, or its uid skipped.
+ * Activation is what takes a uid's turn.
+ */
+void scheduler_admit_begin(struct scheduler *s);
+struct sched_seq *scheduler_admit_next(struct scheduler *s);
+void scheduler_admit_skip(struct scheduler *s, struct sched_seq *seq);
+
+/* The oldest of the ready ones, if there is a place for it. */
+struct sched_seq *scheduler_ready_next(struct scheduler *s);
+
+/*
+ * Who gives back blocks first: of the parked ones the youngest, then of the
+ * ready, then of the active (unless idle_only).  uid: only sequences of that
+ * one, or NULL.  NULL: nobody holds any.
+ */
+struct sched_seq *scheduler_victim(struct scheduler *s, const struct sched_uid *uid, bool idle_only);
+
+/* Blocks that scheduler_victim(..., true) can free. */
+uint32_t scheduler_idle_blocks(const struct scheduler *s);
+
+/* The oldest active sequence that holds too few blocks for its tokens, or NULL. */
+struct sched_seq *scheduler_short_of_blocks(struct scheduler *s, uint32_t block_tokens);
+
+/*
+ * Sets n_rows of every active sequence: one for each that has one token to
+ * compute, and at most quantum in all for those that have more, shared evenly
+ * between uids and first come, first served inside one.  Returns the sum.
+ */
+uint32_t scheduler_plan(struct scheduler *s);
+
+/* All active sequences, uid by uid; the body must not move any. */
+#define scheduler_for_each_active(seq, s) \
+	for (struct list *uid_ = (s)->prefill_turns.next; uid_ != &(s)->prefill_turns; uid_ = uid_->next) \
+		for (struct sched_seq *seq = scheduler_first_active_(uid_); seq; seq = scheduler_next_active_(seq))
+
+static inline struct sched_seq *scheduler_first_active_(struct list *prefill_link)
+{
+	struct sched_uid *u = list_entry(prefill_link, struct sched_uid, prefill_link);
+
+	return list_empty(&u->active) ? NULL : list_entry(u->active.next, struct sched_seq, link);
+}
+
+static inline struct sched_seq *scheduler_next_active_(struct sched_seq *seq)
+{
+	return seq->link.next == &seq->owner->active ? NULL : list_entry(seq->link.next, struct sched_seq, link);
+}
+
+#endif
