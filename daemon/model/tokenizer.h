@@ -4,7 +4,12 @@
  *
  * Immutable after loading; usable from any thread at once.  Time and memory
  * are linear in the input (n log n at worst), without recursion, whatever the
- * text; input need not be valid UTF-8 (every byte has a token).
+ * text.
+ *
+ * Input need not be valid UTF-8: ill-formed bytes become one byte token each.
+ * Every byte has a token in most vocabularies; where one is missing (some
+ * control characters and never-valid bytes in SmolLM2's) the byte is left out,
+ * as `tokenizers` does.  Otherwise the bytes of the tokens are the text.
  */
 #ifndef KVD_TOKENIZER_H
 #define KVD_TOKENIZER_H
@@ -17,6 +22,8 @@
 
 struct gguf;
 struct tokenizer;
+
+#define TOKENIZER_MAX_TEXT (1u << 30)	/* bytes of one text */
 
 enum tokenizer_flags {
 	TOKENIZE_SPECIAL = 1 << 0,	/* control tokens written in the text become their ids */
@@ -37,8 +44,8 @@ void tokenizer_free(struct tokenizer *t);
 
 /*
  * Appends the ids of text[0..n).  Without TOKENIZE_SPECIAL no control token can
- * come out, whatever the text says.  0, -ENOMEM, -EINVAL; out keeps what it had
- * on failure.
+ * come out, whatever the text says.  0, -ENOMEM, -EINVAL where the text is
+ * longer than TOKENIZER_MAX_TEXT; out keeps what it had on failure.
  */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags, struct token_list *out);
 
