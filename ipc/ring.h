@@ -85,8 +85,8 @@ void ring_unreserve(struct ring_writer *w);
  * A batch: all of it or nothing.  Records are put one after another; a put that
  * fails makes the whole batch fail, so that only ring_commit() needs a look.
  *
- * final: the last batch of a request that has a reservation, of at most
- * KVD_RING_FINAL_RESERVE bytes as counted by ring_staged(): it always fits.
+ * final: the last batch of a request that has a reservation: usage, at most
+ * KVD_RING_FINAL_TEXT bytes of text, done or error.  It always fits.
  */
 void ring_begin(struct ring_writer *w, bool final);
 
@@ -113,7 +113,7 @@ void ring_put_done(struct ring_writer *w, uint64_t request, enum kvd_finish reas
 /* The text is cut to KVD_ERROR_TEXT_MAX bytes, between code points. */
 void ring_put_error(struct ring_writer *w, uint64_t request, enum kvd_code code, const char *text);
 
-/* Bytes of records in the open batch, without pads. */
+/* Bytes of records in the open batch, pads not counted. */
 size_t ring_staged(const struct ring_writer *w);
 
 /*
@@ -160,6 +160,7 @@ struct ring_reader {
 	uint64_t size;
 	uint64_t read_index;		/* of the record that ring_next() gives next */
 	uint64_t consumed;		/* published in the client segment */
+	uint64_t write_index;		/* the last one seen */
 	uint32_t room_sent;		/* the writer_waiting that was answered */
 	bool corrupt;
 };
@@ -201,7 +202,8 @@ int ring_record_alternative(const struct ring_record *record, uint32_t i, struct
 bool ring_consume(struct ring_reader *r);
 
 /*
- * About to sleep on the socket: call after ring_next() said RING_E_EMPTY.
+ * About to sleep on the socket: call after ring_next() said RING_E_EMPTY and a
+ * ring_consume() after that (records of unknown types may have been skipped).
  * True: sleep, a `wake` will come.  False: there is something by now; don't.
  */
 bool ring_sleep(struct ring_reader *r);

@@ -17,6 +17,7 @@
 #ifndef KVD_SEGMENT_H
 #define KVD_SEGMENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,7 +39,8 @@ struct segment {
  */
 int segment_new_ring(struct segment *out, uint32_t data_size);
 int segment_new_client(struct segment *out, uint32_t arena_size);
-int segment_new_stats(struct segment *out);
+/* One read-only page that begins with n bytes of header (stats.h). */
+int segment_new_page(struct segment *out, const char *name, const void *header, size_t n);
 
 /*
  * The client's side: fd is taken over on success.  Refuses what is not sealed
@@ -47,7 +49,9 @@ int segment_new_stats(struct segment *out);
  */
 int segment_map_ring(struct segment *out, int fd, uint32_t data_size, struct diag *diag);
 int segment_map_client(struct segment *out, int fd, uint32_t arena_size, struct diag *diag);
-int segment_map_stats(struct segment *out, int fd, struct diag *diag);
+/* A page whose first two uint32_t are magic and version. */
+int segment_map_page(struct segment *out, int fd, const char *what, uint32_t magic, uint32_t version,
+		     struct diag *diag);
 
 /* Closes the descriptor and keeps the mapping. */
 void segment_close_fd(struct segment *s);
@@ -76,9 +80,10 @@ static inline uint8_t *segment_data(const struct segment *s)
 }
 
 /* Whether the range lies within the data part. */
-static inline int segment_has(const struct segment *s, uint64_t offset, uint64_t n)
+static inline bool segment_has(const struct segment *s, uint64_t offset, uint64_t n)
 {
 	uint64_t size = segment_data_size(s);
+
 	return offset <= size && n <= size - offset;
 }
 

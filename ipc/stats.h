@@ -77,8 +77,11 @@ int stats_new(struct segment *out, enum kvd_stats_scope scope, uint32_t uid);
 /* Of a page made by stats_new(). */
 void stats_write(const struct segment *s, const struct kvd_stats *stats);
 
+/* The client's side: as segment_map_ring(). */
+int stats_map(struct segment *out, int fd, struct diag *diag);
+
 /*
- * Of a page mapped by segment_map_stats().  0; STATS_E_BUSY: the writer was in
+ * Of a page mapped by stats_map() or made by stats_new().  0; STATS_E_BUSY: the writer was in
  * the way each of some thousand times (or died while writing).
  */
 #define STATS_E_BUSY 1

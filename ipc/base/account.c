@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/base/account.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "ipc/base/list.h"
+
+#define N_BUCKETS 256u
+
+/* Exists as long as something is charged to it. */
+struct account {
+	struct list entry;	/* in its bucket */
+	struct accounts *accounts;
+	uid_t uid;
+	size_t n_charges;
+	uint64_t used[ACCOUNT_N_KINDS];
+};
+
+struct accounts {
+	pthread_mutex_t lock;
+	struct account_limits limits;
+	struct list buckets[N_BUCKETS];
+};
+
+int accounts_new(struct accounts **out, const struct account_limits *limits)
+{
+	struct accounts *accounts = calloc(1, sizeof(*accounts));
+	int r;
+
+	if (!accounts)
+		return -ENOMEM;
+	r = pthread_mutex_init(&accounts->lock, NULL);
+	if (r) {
+		free(accounts);
+		return -r;
+	}
+	accounts->limits = *limits;
+	for (size_t i = 0; i < N_BUCKETS; i++)
+		list_init(&accounts->buckets[i]);
+	*out = accounts;
+	return 0;
+}
+
+void accounts_free(struct accounts *accounts)
+{
+	if (!accounts)
+		return;
+	pthread_mutex_destroy(&accounts->lock);
+	free(accounts);
+}
+
+static struct list *bucket(struct accounts *accounts, uid_t uid)
+{
+	/* Fibonacci hashing (Knuth, TAOCP 3, 6.4): spreads neighbouring uids. */
+	return &accounts->buckets[(uint32_t)uid * 2654435769u >> 24];
+}
+
+static struct account *find(struct accounts *accounts, uid_t uid)
+{
+	struct list *head = bucket(accounts, uid);
+
+	list_for_each(e, head) {
+		struct account *account = list_entry(e, struct account, entry);
+		if (account->uid == uid)
+			return account;
+	}
+	return NULL;
+}
+
+static struct account *account_new(struct accounts *accounts, uid_t uid)
+{
+	struct account *account = calloc(1, sizeof(*account));
+
+	if (!account)
+		return NULL;
+	account->accounts = accounts;
+	account->uid = uid;
+	list_push_back(bucket(accounts, uid), &account->entry);
+	return account;
+}
+
+static int charge_locked(struct charge *charge, struct accounts *accounts, uid_t uid,
+			 enum account_kind kind, uint64_t amount)
+{
+	uint64_t max = accounts->limits.max[kind];
+	struct account *account = find(accounts, uid);
+	uint64_t used = account ? account->used[kind] : 0;
+
+	if (amount > max || used > max - amount)
+		return ACCOUNT_E_QUOTA;
+	if (!account) {
+		account = account_new(accounts, uid);
+		if (!account)
+			return -ENOMEM;
+	}
+	account->used[kind] += amount;
+	account->n_charges++;
+	*charge = (struct charge){ .account = account, .kind = kind, .amount = amount };
+	return 0;
+}
+
+int charge_init(struct charge *charge, struct accounts *accounts, uid_t uid,
+		enum account_kind kind, uint64_t amount)
+{
+	int r;
+
+	pthread_mutex_lock(&accounts->lock);
+	r = charge_locked(charge, accounts, uid, kind, amount);
+	pthread_mutex_unlock(&accounts->lock);
+	return r;
+}
+
+void charge_deinit(struct charge *charge)
+{
+	struct account *account = charge->account;
+	struct accounts *accounts;
+
+	if (!account)
+		return;
+	accounts = account->accounts;
+	pthread_mutex_lock(&accounts->lock);
+	account->used[charge->kind] -= charge->amount;
+	if (--account->n_charges == 0) {
+		list_unlink(&account->entry);
+		free(account);
+	}
+	pthread_mutex_unlock(&accounts->lock);
+	*charge = CHARGE_NULL;
+}
+
+uint64_t account_used(struct accounts *accounts, uid_t uid, enum account_kind kind)
+{
+	struct account *account;
+	uint64_t used;
+
+	pthread_mutex_lock(&accounts->lock);
+	account = find(accounts, uid);
+	used = account ? account->used[kind] : 0;
+	pthread_mutex_unlock(&accounts->lock);
+	return used;
+}
