@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * output.h - from a sampled token to the events that a sink gets.
+ *
+ * The events of one step stay here until the sink has taken them: there is
+ * room for one step's, so a request with pending events makes no token.
+ *
+ * Thread: the engine thread.
+ */
+#ifndef KVD_OUTPUT_H
+#define KVD_OUTPUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/engine/sampler.h"
+#include "daemon/engine/sink.h"
+#include "daemon/engine/text.h"
+
+struct tokenizer;
+
+struct output {
+	struct text_filter filter;
+	struct text_buffer text;		/* of the pending text event */
+	struct sink_alternative *alternatives;	/* [n_logprobs] */
+	struct sink_event events[3];
+	size_t n_events;			/* pending; 0: none */
+};
+
+/* Figures of the usage event. */
+struct output_usage {
+	uint32_t prompt_tokens, generated_tokens;
+	uint64_t queue_ns, prefill_ns, decode_ns;
+};
+
+/* 0, -ENOMEM, -EINVAL (stop strings, see text.h). */
+int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs);
+void output_deinit(struct output *o);
+
+/*
+ * Makes the events of a token: token, alternatives if there are any, text if
+ * any is released (never for a control token).  None may be pending.  0 or -ENOMEM.
+ */
+int output_token(struct output *o, const struct tokenizer *t, const struct sampler_result *token);
+
+/* A stop string was found: nothing more will be shown. */
+static inline bool output_stopped(const struct output *o)
+{
+	return o->filter.decided;
+}
+
+/* Offers what is pending; what emit() returned.  Nothing is pending after 0. */
+int output_emit(struct output *o, struct sink *sink, uint64_t request);
+
+/* The last events: the rest of the text, usage and done.  What emit() returned, or -ENOMEM. */
+int output_done(struct output *o, struct sink *sink, uint64_t request,
+		const struct output_usage *usage, enum sink_finish reason);
+
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/engine/request.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "ipc/base/checked.h"
+
+static int copy_bias(struct engine_request *r)
+{
+	const struct sampler_params *p = &r->params.sampling;
+	struct sampler_bias *bias = NULL;
+
+	if (p->n_bias) {
+		bias = calloc(p->n_bias, sizeof(*bias));
+		if (!bias)
+			return -ENOMEM;
+		memcpy(bias, p->bias, p->n_bias * sizeof(*bias));
+	}
+	r->params.sampling.bias = bias;
+	return 0;
+}
+
+int engine_request_new(struct engine_request **out, uint64_t client, uint64_t id, uid_t uid,
+		       int32_t *prompt, size_t n_prompt,
+		       const struct engine_request_params *params, struct sink *sink)
+{
+	struct engine_request *r;
+	int err;
+
+	if (!n_prompt || n_prompt > INT32_MAX)
+		return -EINVAL;
+	r = calloc(1, sizeof(*r));
+	if (!r)
+		return -ENOMEM;
+	list_init(&r->link);
+	r->client = client;
+	r->id = id;
+	r->uid = uid;
+	r->sink = sink;
+	r->params = *params;
+	r->params.stop = NULL;
+	r->params.n_stop = 0;
+	err = copy_bias(r);
+	if (err) {
+		free(r);
+		return err;
+	}
+	err = output_init(&r->output, params->stop, params->n_stop,
+			  params->sampling.logprobs ? params->sampling.n_logprobs : 0);
+	if (err) {
+		engine_request_free(r);
+		return err;
+	}
+	sampler_rng_init(&r->rng, params->sampling.seed);
+	r->tokens = prompt;
+	r->tokens_capacity = r->n_prompt = r->seq.n_tokens = (uint32_t)n_prompt;
+	*out = r;
+	return 0;
+}
+
+void engine_request_free(struct engine_request *r)
+{
+	if (!r)
+		return;
+	charge_deinit(&r->charge_request);
+	charge_deinit(&r->charge_memory);
+	output_deinit(&r->output);
+	free((void *)r->params.sampling.bias);
+	free(r->blocks);
+	free(r->tokens);
+	free(r);
+}
+
+/* Grows an array of 32-bit elements geometrically to hold at least n. */
+static int reserve_u32(void **array, uint32_t *capacity, uint32_t n)
+{
+	uint64_t larger = MAX((uint64_t)n, (uint64_t)*capacity + *capacity / 2 + 16);
+	void *p;
+
+	if (n <= *capacity)
+		return 0;
+	if (larger > INT32_MAX)
+		return -ENOMEM;
+	p = realloc(*array, larger * sizeof(uint32_t));
+	if (!p)
+		return -ENOMEM;
+	*array = p;
+	*capacity = (uint32_t)larger;
+	return 0;
+}
+
+int request_append_token(struct engine_request *r, int32_t id)
+{
+	void *tokens = r->tokens;
+	int err = reserve_u32(&tokens, &r->tokens_capacity, r->seq.n_tokens + 1);
+
+	if (err)
+		return err;
+	r->tokens = tokens;
+	r->tokens[r->seq.n_tokens++] = id;
+	r->n_generated++;
+	return 0;
+}
+
+int request_reserve_blocks(struct engine_request *r, uint32_t n)
+{
+	void *blocks = r->blocks;
+	int err = reserve_u32(&blocks, &r->blocks_capacity, n);
+
+	if (!err)
+		r->blocks = blocks;
+	return err;
+}
+
+void request_usage(const struct engine_request *r, uint64_t now_ns, struct output_usage *out)
+{
+	uint64_t admit = r->admit_ns ? r->admit_ns : now_ns;
+	uint64_t first = r->first_token_ns ? r->first_token_ns : now_ns;
+
+	*out = (struct output_usage){
+		.prompt_tokens = r->n_prompt,
+		.generated_tokens = r->n_generated,
+		.queue_ns = admit - r->submit_ns,
+		.prefill_ns = first - admit,
+		.decode_ns = now_ns - first,
+	};
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * request.h - a request inside the engine.
+ *
+ * Made by any thread; from submission on the engine thread's, but for the two
+ * flags.  What makes a preempted sequence go on bit-identically is here and
+ * stays: tokens, random numbers, text filter, pending events.
+ */
+#ifndef KVD_REQUEST_H
+#define KVD_REQUEST_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/output.h"
+#include "daemon/engine/scheduler.h"
+#include "ipc/base/account.h"
+#include "ipc/base/list.h"
+
+struct engine_request {
+	struct list link;		/* in engine.incoming, .requests or .finished */
+	struct sched_seq seq;		/* seq.n_tokens counts tokens, seq.n_blocks blocks */
+	uint64_t client, id;
+	uid_t uid;
+	struct sink *sink;
+	struct engine_request_params params;	/* stop is not kept: it is compiled in output */
+	int32_t *tokens;		/* [tokens_capacity], prompt first */
+	uint32_t tokens_capacity;
+	uint32_t *blocks;		/* [blocks_capacity], by position */
+	uint32_t blocks_capacity;
+	uint32_t n_prompt, n_generated, n_preempted;
+	struct sampler_rng rng;
+	struct output output;
+	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
+	struct charge charge_request, charge_memory;
+	uint64_t submit_ns, admit_ns, first_token_ns;	/* 0: not yet */
+	atomic_bool cancel;		/* wanted; set by any thread */
+	atomic_bool room;		/* its sink may have room; set by any thread */
+};
+
+static inline struct engine_request *request_of(struct sched_seq *seq)
+{
+	return list_entry(seq, struct engine_request, seq);
+}
+
+/* 0 or -ENOMEM. */
+int request_append_token(struct engine_request *r, int32_t id);
+int request_reserve_blocks(struct engine_request *r, uint32_t n);
+
+/* As the sink's last figures; now_ns is the end. */
+void request_usage(const struct engine_request *r, uint64_t now_ns, struct output_usage *out);
+
+#endif
