@@ -100,6 +100,7 @@ struct msg_tokenize {
 	const char *model;	/* optional: NULL */
 	uint32_t offset, length;	/* the text */
 	bool special, bos;	/* optional: false */
+	bool pieces;		/* optional: false; behind the ids, their sizes and their bytes */
 	uint32_t out_offset, out_length;	/* where int32 ids go, bytes, multiples of 4 */
 };
 
