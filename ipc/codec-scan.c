@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A look at the bytes before they are unpacked: unpacking takes 24 bytes for each
+ * object and keeps a stack for nested ones, so both are limited here first.
+ */
+#include "ipc/codec-spec.h"
+
+/* What follows a type byte. */
+struct item {
+	unsigned n_length;	/* bytes of big-endian length that follow */
+	uint64_t length;	/* if n_length is 0 */
+	unsigned per;		/* values per counted element: 1 array, 2 map; 0: bytes of data */
+};
+
+/* The msgpack specification, "Formats".  False: a type that no message has. */
+static bool item_of(uint8_t b, struct item *out)
+{
+	static const uint8_t numbers[] = { 4, 8, 1, 2, 4, 8, 1, 2, 4, 8 };	/* 0xca ... 0xd3 */
+
+	*out = (struct item){ 0 };
+	if (b <= 0x7f || b >= 0xe0)
+		return true;
+	if (b <= 0x8f)
+		*out = (struct item){ .length = b & 15u, .per = 2 };
+	else if (b <= 0x9f)
+		*out = (struct item){ .length = b & 15u, .per = 1 };
+	else if (b <= 0xbf)
+		*out = (struct item){ .length = b & 31u };
+	else if (b <= 0xc3)
+		return b != 0xc1;			/* nil, never used, false, true */
+	else if (b <= 0xc6)
+		out->n_length = 1u << (b - 0xc4);	/* bin */
+	else if (b <= 0xc9)
+		return false;				/* ext */
+	else if (b <= 0xd3)
+		out->length = numbers[b - 0xca];
+	else if (b <= 0xd8)
+		return false;				/* fixext */
+	else if (b <= 0xdb)
+		out->n_length = 1u << (b - 0xd9);	/* str */
+	else
+		*out = (struct item){ .n_length = b & 1 ? 4 : 2, .per = b <= 0xdd ? 1 : 2 };
+	return true;
+}
+
+const char *codec_scan(const uint8_t *p, size_t n)
+{
+	uint64_t left[KVD_MESSAGE_DEPTH_MAX + 1];	/* values still to come, by depth */
+	size_t depth = 0, at = 0, n_objects = 0;
+
+	left[0] = 1;
+	for (;;) {
+		struct item item;
+		uint64_t length;
+
+		while (left[depth] == 0) {
+			if (depth == 0)
+				return at == n ? NULL : "there is more behind the message";
+			depth--;
+		}
+		left[depth]--;
+		if (++n_objects > KVD_MESSAGE_OBJECTS_MAX)
+			return "too many objects";
+		if (at == n)
+			return "the message is cut off";
+		if (!item_of(p[at++], &item))
+			return "a msgpack type that no message has";
+		if (item.n_length > n - at)
+			return "the message is cut off";
+		length = item.length;
+		for (unsigned i = 0; i < item.n_length; i++)
+			length = length << 8 | p[at++];
+		if (item.per > 0) {
+			if (depth == KVD_MESSAGE_DEPTH_MAX)
+				return "nested too deeply";
+			/* Each value takes a byte at least. */
+			if (length * item.per > n - at)
+				return "the message is cut off";
+			left[++depth] = length * item.per;
+		} else {
+			if (length > n - at)
+				return "the message is cut off";
+			at += length;
+		}
+	}
+}

@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "ipc/codec-spec.h"
+
+#include <errno.h>
+#include <float.h>
+#include <string.h>
+
+#include "ipc/base/checked.h"
+#include "ipc/base/utf8.h"
+
+/* A field of struct T with the same name as the message's. */
+#define U32(T, M, P, LO, HI) \
+	{ .name = #M, .type = CODEC_U32, .presence = P, .offset = offsetof(struct T, M), .min = LO, .max = HI }
+#define U64(T, M, P, LO) \
+	{ .name = #M, .type = CODEC_U64, .presence = P, .offset = offsetof(struct T, M), .min = LO, .max = UINT64_MAX }
+#define F32(T, M, P, LO, HI) \
+	{ .name = #M, .type = CODEC_F32, .presence = P, .offset = offsetof(struct T, M), .fmin = LO, .fmax = HI }
+#define BOOL(T, M, P) \
+	{ .name = #M, .type = CODEC_BOOL, .presence = P, .offset = offsetof(struct T, M) }
+#define STRING(T, M, P, KIND, LO, HI) \
+	{ .name = #M, .type = CODEC_STRING, .presence = P, .text = KIND, .offset = offsetof(struct T, M), \
+	  .min = LO, .max = HI }
+#define ARRAY(T, M, P, ELEMENT, LO, HI) \
+	{ .name = #M, .type = CODEC_ARRAY, .presence = P, .offset = offsetof(struct T, M), \
+	  .aux = offsetof(struct T, n_##M), .min = LO, .max = HI, .element = &(ELEMENT) }
+
+#define ANY_U32(T, M) U32(T, M, CODEC_REQUIRED, 0, UINT32_MAX)
+#define ANY_U64(T, M) U64(T, M, CODEC_REQUIRED, 0)
+#define ID(T) U64(T, id, CODEC_REQUIRED, 1)
+#define WORD(T, M) STRING(T, M, CODEC_REQUIRED, CODEC_NAME, 0, KVD_WORD_MAX)
+
+#define ELEMENT(VAR, T, SHAPE, FIELDS) \
+	static const struct codec_spec VAR = { \
+		.shape = SHAPE, .size = sizeof(T), .fields = FIELDS, .n_fields = ARRAY_SIZE(FIELDS), \
+	}
+
+/* --- elements of arrays ------------------------------------------------------------ */
+
+static const struct codec_field part_fields[] = {
+	U32(msg_part, kind, CODEC_REQUIRED, KVD_PART_TEXT, KVD_PART_IDS),
+	U32(msg_part, offset, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+	U32(msg_part, length, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+};
+ELEMENT(part_spec, struct msg_part, CODEC_TUPLE, part_fields);
+
+static const struct codec_field chat_fields[] = {
+	STRING(msg_chat, role, CODEC_REQUIRED, CODEC_ROLE, 1, KVD_ROLE_MAX),
+	U32(msg_chat, kind, CODEC_REQUIRED, KVD_PART_TEXT, KVD_PART_IDS),
+	U32(msg_chat, offset, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+	U32(msg_chat, length, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+};
+ELEMENT(chat_spec, struct msg_chat, CODEC_TUPLE, chat_fields);
+
+static const struct codec_field bias_fields[] = {
+	U32(msg_bias, id, CODEC_REQUIRED, 0, INT32_MAX),
+	F32(msg_bias, bias, CODEC_REQUIRED, -FLT_MAX, FLT_MAX),
+};
+ELEMENT(bias_spec, struct msg_bias, CODEC_TUPLE, bias_fields);
+
+static const struct codec_field stop_fields[] = {
+	{ .name = "stop", .type = CODEC_STRING, .text = CODEC_TEXT, .min = 1, .max = KVD_STOP_BYTES_MAX },
+};
+ELEMENT(stop_spec, const char *, CODEC_SCALAR, stop_fields);
+
+static const struct codec_field model_fields[] = {
+	STRING(msg_model, name, CODEC_REQUIRED, CODEC_NAME, 0, KVD_MODEL_NAME_MAX),
+	WORD(msg_model, arch),
+	STRING(msg_model, title, CODEC_REQUIRED, CODEC_NAME, 0, KVD_TITLE_MAX),
+	WORD(msg_model, state),
+	WORD(msg_model, chat_template),
+	ANY_U32(msg_model, n_ctx), ANY_U32(msg_model, n_ctx_train), ANY_U32(msg_model, n_vocab),
+	ANY_U32(msg_model, n_layers), ANY_U32(msg_model, n_embd),
+	ANY_U64(msg_model, n_params), ANY_U64(msg_model, file_bytes), ANY_U64(msg_model, weight_bytes),
+	STRING(msg_model, hash, CODEC_REQUIRED, CODEC_NAME, 0, KVD_HASH_MAX),
+};
+ELEMENT(model_spec, struct msg_model, CODEC_MAP, model_fields);
+
+static const struct codec_field process_fields[] = {
+	ANY_U64(msg_process, session), ANY_U64(msg_process, request),
+	ANY_U32(msg_process, uid), ANY_U32(msg_process, pid),
+	STRING(msg_process, client, CODEC_REQUIRED, CODEC_NAME, 0, KVD_CLIENT_NAME_MAX),
+	STRING(msg_process, phase, CODEC_REQUIRED, CODEC_NAME, 0, KVD_PHASE_MAX),
+	ANY_U32(msg_process, prompt_tokens), ANY_U32(msg_process, computed_tokens),
+	ANY_U32(msg_process, generated_tokens), ANY_U32(msg_process, blocks),
+	ANY_U64(msg_process, age_ns),
+};
+ELEMENT(process_spec, struct msg_process, CODEC_MAP, process_fields);
+
+/* --- client to daemon ---------------------------------------------------------------- */
+
+static const struct codec_field hello_fields[] = {
+	U32(msg_hello, version, CODEC_REQUIRED, KVD_PROTOCOL_VERSION, KVD_PROTOCOL_VERSION),
+	STRING(msg_hello, client, CODEC_REQUIRED, CODEC_NAME, 1, KVD_CLIENT_NAME_MAX),
+	U32(msg_hello, ring, CODEC_NOT_ZERO, KVD_RING_MIN, KVD_RING_MAX),
+	U32(msg_hello, arena, CODEC_NOT_ZERO, KVD_ARENA_MIN, KVD_ARENA_MAX),
+};
+static const struct msg_hello hello_defaults = { .ring = KVD_RING_DEFAULT, .arena = KVD_ARENA_DEFAULT };
+
+static int hello_check(const void *object, const char **field, const char **text)
+{
+	const struct msg_hello *m = object;
+
+	if ((m->ring & (m->ring - 1)) != 0) {
+		*field = "ring";
+		*text = "must be a power of two";
+		return -EINVAL;
+	}
+	if (m->arena % 4096 != 0) {
+		*field = "arena";
+		*text = "must be a multiple of 4096";
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static const struct codec_field generate_fields[] = {
+	ID(msg_generate),
+	STRING(msg_generate, model, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_MODEL_NAME_MAX),
+	ARRAY(msg_generate, prompt, CODEC_NOT_ZERO, part_spec, 1, KVD_PARTS_MAX),
+	ARRAY(msg_generate, messages, CODEC_NOT_ZERO, chat_spec, 1, KVD_PARTS_MAX),
+	BOOL(msg_generate, special, CODEC_DEFAULT),
+	BOOL(msg_generate, bos, CODEC_DEFAULT),
+	U32(msg_generate, n, CODEC_DEFAULT, 0, UINT32_MAX),
+	F32(msg_generate, temperature, CODEC_DEFAULT, 0, 100),
+	U32(msg_generate, top_k, CODEC_DEFAULT, 0, UINT32_MAX),
+	F32(msg_generate, top_p, CODEC_DEFAULT, 0, 1),
+	F32(msg_generate, min_p, CODEC_DEFAULT, 0, 1),
+	F32(msg_generate, repeat_penalty, CODEC_DEFAULT, 0.01f, 100),
+	U32(msg_generate, repeat_last_n, CODEC_DEFAULT, 0, UINT32_MAX),
+	{ .name = "seed", .type = CODEC_U64, .presence = CODEC_HAS, .offset = offsetof(struct msg_generate, seed),
+	  .aux = offsetof(struct msg_generate, has_seed), .max = UINT64_MAX },
+	ARRAY(msg_generate, logit_bias, CODEC_NOT_ZERO, bias_spec, 0, KVD_LOGIT_BIAS_MAX),
+	ARRAY(msg_generate, stop, CODEC_NOT_ZERO, stop_spec, 0, KVD_STOP_MAX),
+	{ .name = "logprobs", .type = CODEC_U32, .presence = CODEC_HAS,
+	  .offset = offsetof(struct msg_generate, logprobs),
+	  .aux = offsetof(struct msg_generate, has_logprobs), .max = KVD_LOGPROBS_MAX },
+	BOOL(msg_generate, ignore_eos, CODEC_DEFAULT),
+	BOOL(msg_generate, progress, CODEC_DEFAULT),
+};
+static const struct msg_generate generate_defaults = {
+	.bos = true, .n = 512, .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f,
+	.repeat_penalty = 1, .repeat_last_n = 64,
+};
+
+void msg_generate_init(struct msg_generate *m)
+{
+	*m = generate_defaults;
+}
+
+/* Adds a part's length to *total.  False: ids that are not whole. */
+static bool add_part(uint32_t kind, uint32_t offset, uint32_t length, uint64_t *total)
+{
+	*total += length;
+	return kind != KVD_PART_IDS || (offset % 4 == 0 && length % 4 == 0);
+}
+
+static int generate_check(const void *object, const char **field, const char **text)
+{
+	const struct msg_generate *m = object;
+	uint64_t total = 0;
+	bool whole = true;
+
+	*field = m->n_messages > 0 ? "messages" : "prompt";
+	if ((m->n_prompt > 0) == (m->n_messages > 0)) {
+		*field = "prompt";
+		*text = "exactly one of prompt and messages is needed";
+		return -EINVAL;
+	}
+	for (size_t i = 0; i < m->n_prompt; i++)
+		whole &= add_part(m->prompt[i].kind, m->prompt[i].offset, m->prompt[i].length, &total);
+	for (size_t i = 0; i < m->n_messages; i++)
+		whole &= add_part(m->messages[i].kind, m->messages[i].offset, m->messages[i].length, &total);
+	if (!whole) {
+		*text = "offset and length of ids must be multiples of 4";
+		return -EINVAL;
+	}
+	if (total > KVD_ARENA_MAX) {
+		*text = "all lengths together pass the largest arena";
+		return -EINVAL;
+	}
+	if (total == 0 && m->n_prompt > 0) {
+		*text = "is empty";
+		return -EINVAL;
+	}
+	return 0;
+}
+
+static const struct codec_field tokenize_fields[] = {
+	ID(msg_tokenize),
+	STRING(msg_tokenize, model, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_MODEL_NAME_MAX),
+	U32(msg_tokenize, offset, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+	U32(msg_tokenize, length, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+	BOOL(msg_tokenize, special, CODEC_DEFAULT),
+	BOOL(msg_tokenize, bos, CODEC_DEFAULT),
+	BOOL(msg_tokenize, pieces, CODEC_DEFAULT),
+	U32(msg_tokenize, out_offset, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+	U32(msg_tokenize, out_length, CODEC_REQUIRED, 0, KVD_ARENA_MAX),
+};
+
+static int tokenize_check(const void *object, const char **field, const char **text)
+{
+	const struct msg_tokenize *m = object;
+
+	*text = "must be a multiple of 4";
+	*field = "out_offset";
+	if (m->out_offset % 4)
+		return -EINVAL;
+	*field = "out_length";
+	return m->out_length % 4 ? -EINVAL : 0;
+}
+
+static const struct codec_field cancel_fields[] = { ID(msg_cancel) };
+static const struct codec_field status_fields[] = { ID(msg_status) };
+static const struct codec_field models_fields[] = { ID(msg_models) };
+static const struct codec_field ps_fields[] = { ID(msg_ps) };
+
+/* --- daemon to client ---------------------------------------------------------------- */
+
+static const struct codec_field welcome_fields[] = {
+	U32(msg_welcome, version, CODEC_REQUIRED, KVD_PROTOCOL_VERSION, KVD_PROTOCOL_VERSION),
+	ANY_U64(msg_welcome, session),
+	U32(msg_welcome, ring, CODEC_REQUIRED, KVD_RING_MIN, KVD_RING_MAX),
+	U32(msg_welcome, arena, CODEC_REQUIRED, KVD_ARENA_MIN, KVD_ARENA_MAX),
+	WORD(msg_welcome, server),
+	WORD(msg_welcome, state),
+};
+
+static const struct codec_field refused_fields[] = {
+	U32(msg_refused, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LOADING),
+	STRING(msg_refused, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
+};
+
+static const struct codec_field error_fields[] = {
+	ANY_U64(msg_error, id),
+	U32(msg_error, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LOADING),
+	STRING(msg_error, field, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_FIELD_MAX),
+	STRING(msg_error, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
+	U64(msg_error, count, CODEC_NOT_ZERO, 0),
+};
+
+static const struct codec_field tokenized_fields[] = { ID(msg_tokenized), ANY_U32(msg_tokenized, count) };
+
+#define T msg_status_reply
+static const struct codec_field status_reply_fields[] = {
+	ID(T), WORD(T, version), WORD(T, device), WORD(T, level), WORD(T, state),
+	ANY_U32(T, pid), ANY_U32(T, n_threads), ANY_U32(T, n_models), ANY_U32(T, n_sessions),
+	ANY_U32(T, n_running), ANY_U32(T, n_queued), ANY_U32(T, n_parked),
+	ANY_U64(T, uptime_ns), ANY_U64(T, kv_bytes), ANY_U64(T, kv_bytes_used), ANY_U64(T, weight_bytes),
+	ANY_U64(T, prompt_tokens), ANY_U64(T, generated_tokens),
+	ANY_U64(T, requests_done), ANY_U64(T, requests_cancelled), ANY_U64(T, preemptions),
+	U32(T, loading_percent, CODEC_REQUIRED, 0, 100),
+	BOOL(T, no_cache, CODEC_REQUIRED),
+};
+#undef T
+
+static const struct codec_field models_reply_fields[] = {
+	ID(msg_models_reply),
+	ARRAY(msg_models_reply, models, CODEC_REQUIRED, model_spec, 0, KVD_MODELS_MAX),
+};
+
+static const struct codec_field ps_reply_fields[] = {
+	ID(msg_ps_reply),
+	ARRAY(msg_ps_reply, processes, CODEC_REQUIRED, process_spec, 0, KVD_PS_MAX),
+	BOOL(msg_ps_reply, truncated, CODEC_REQUIRED),
+};
+
+/* --- the table ------------------------------------------------------------------------- */
+
+#define MESSAGE(ID_, NAME, FROM_CLIENT) \
+	.id = ID_, .name = #NAME, .from_client = FROM_CLIENT, .shape = CODEC_MAP, .size = sizeof(struct msg_##NAME)
+#define FIELDS(NAME) .fields = NAME##_fields, .n_fields = ARRAY_SIZE(NAME##_fields)
+
+static const struct codec_spec messages[] = {
+	{ MESSAGE(KVD_MSG_HELLO, hello, true), FIELDS(hello), .defaults = &hello_defaults,
+	  .check = hello_check, .versioned = true },
+	{ MESSAGE(KVD_MSG_GENERATE, generate, true), FIELDS(generate), .defaults = &generate_defaults,
+	  .check = generate_check },
+	{ MESSAGE(KVD_MSG_CANCEL, cancel, true), FIELDS(cancel) },
+	{ MESSAGE(KVD_MSG_ROOM, room, true) },
+	{ MESSAGE(KVD_MSG_WAIT, wait, true) },
+	{ MESSAGE(KVD_MSG_TOKENIZE, tokenize, true), FIELDS(tokenize), .check = tokenize_check },
+	{ MESSAGE(KVD_MSG_STATUS, status, true), FIELDS(status) },
+	{ MESSAGE(KVD_MSG_MODELS, models, true), FIELDS(models) },
+	{ MESSAGE(KVD_MSG_PS, ps, true), FIELDS(ps) },
+	{ MESSAGE(KVD_MSG_WELCOME, welcome, false), FIELDS(welcome), .versioned = true },
+	{ MESSAGE(KVD_MSG_REFUSED, refused, false), FIELDS(refused) },
+	{ MESSAGE(KVD_MSG_ERROR, error, false), FIELDS(error) },
+	{ MESSAGE(KVD_MSG_WAKE, wake, false) },
+	{ MESSAGE(KVD_MSG_TOKENIZED, tokenized, false), FIELDS(tokenized) },
+	{ MESSAGE(KVD_MSG_STATUS_REPLY, status_reply, false), FIELDS(status_reply) },
+	{ MESSAGE(KVD_MSG_MODELS_REPLY, models_reply, false), FIELDS(models_reply) },
+	{ MESSAGE(KVD_MSG_PS_REPLY, ps_reply, false), FIELDS(ps_reply) },
+};
+
+const struct codec_spec *codec_spec_of(uint64_t id)
+{
+	for (size_t i = 0; i < ARRAY_SIZE(messages); i++)
+		if (messages[i].id == id)
+			return &messages[i];
+	return NULL;
+}
+
+bool codec_from_client(enum kvd_message id)
+{
+	const struct codec_spec *spec = codec_spec_of(id);
+
+	return spec && spec->from_client;
+}
+
+const char *codec_name(enum kvd_message id)
+{
+	const struct codec_spec *spec = codec_spec_of(id);
+
+	return spec ? spec->name : "unknown";
+}
+
+static bool is_role(const char *s, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (!((s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9') || s[i] == '_' || s[i] == '-'))
+			return false;
+	return true;
+}
+
+static bool has_control(const uint8_t *p, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (p[i] < 0x20 || p[i] == 0x7f || (p[i] == 0xc2 && i + 1 < n && p[i + 1] < 0xa0))
+			return true;
+	return false;
+}
+
+bool codec_text_valid(enum codec_text text, const char *s, size_t n)
+{
+	if (text == CODEC_ROLE)
+		return is_role(s, n);
+	if (n == 0)
+		return true;
+	if (memchr(s, '\0', n) || !utf8_valid((const uint8_t *)s, n))
+		return false;
+	return text == CODEC_TEXT || !has_control((const uint8_t *)s, n);
+}
