@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CPU backend's table, its levels, rotations and the mapped pool. */
+#include "cpu.h"
+
+#include <errno.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#define NUMERICS_VERSION 1
+#define HUGE_PAGE (2ull << 20)
+
+/* Best first. */
+static const struct kc_level *const levels[] = {
+	&kc_level_c,
+};
+#define N_LEVELS (sizeof(levels) / sizeof(levels[0]))
+
+static void cpu_close(struct kb_backend *be)
+{
+	struct kc_backend *cpu = (struct kc_backend *)be;
+
+	if (!cpu)
+		return;
+	kc_threads_free(cpu->threads);
+	kc_arena_free(cpu->arena);
+	free(cpu);
+}
+
+static const char *cpu_level(const struct kb_backend *be)
+{
+	return ((const struct kc_backend *)be)->level->name;
+}
+
+static uint32_t cpu_n_threads(const struct kb_backend *be)
+{
+	return kc_threads_active(((const struct kc_backend *)be)->threads);
+}
+
+static int cpu_set_threads(struct kb_backend *be, uint32_t n)
+{
+	return kc_threads_set_active(((struct kc_backend *)be)->threads, n);
+}
+
+static int cpu_rope_new(struct kb_backend *be, const struct kb_rope_desc *d, struct kb_rope **out)
+{
+	uint32_t half = d->n_dims / 2;
+	struct kb_rope *rope;
+
+	if (!d->n_dims || d->n_dims % 2 || d->n_dims > KC_MAX_HEAD_DIM || !d->n_positions || !d->inv_freq ||
+	    (d->style != KB_ROPE_INTERLEAVED && d->style != KB_ROPE_HALVES))
+		return -EINVAL;
+	rope = calloc(1, sizeof(*rope));
+	if (!rope)
+		return -ENOMEM;
+	rope->style = d->style;
+	rope->n_dims = d->n_dims;
+	rope->n_positions = d->n_positions;
+	rope->table = calloc(d->n_positions, d->n_dims * sizeof(float));
+	if (!rope->table) {
+		free(rope);
+		return -ENOMEM;
+	}
+	for (uint32_t p = 0; p < d->n_positions; p++) {
+		float *row = rope->table + (size_t)p * d->n_dims;
+
+		for (uint32_t i = 0; i < half; i++) {
+			double angle = (double)p * (double)d->inv_freq[i];
+
+			row[i] = (float)(cos(angle) * (double)d->scale);
+			row[half + i] = (float)(sin(angle) * (double)d->scale);
+		}
+	}
+	*out = rope;
+	return 0;
+}
+
+static void cpu_rope_free(struct kb_backend *be, struct kb_rope *rope)
+{
+	if (!rope)
+		return;
+	free(rope->table);
+	free(rope);
+}
+
+static int cpu_pool_import(struct kb_backend *be, int fd, uint64_t bytes, struct kb_pool **out)
+{
+	struct kb_pool *pool;
+	struct stat st;
+
+	if (!bytes || bytes % HUGE_PAGE)
+		return -EINVAL;
+	if (fstat(fd, &st) < 0)
+		return -errno;
+	if (st.st_size < 0 || (uint64_t)st.st_size < bytes)
+		return -EINVAL;
+	pool = calloc(1, sizeof(*pool));
+	if (!pool)
+		return -ENOMEM;
+	pool->bytes = bytes;
+	pool->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (pool->base == MAP_FAILED) {
+		int r = -errno;
+
+		free(pool);
+		return r;
+	}
+	madvise(pool->base, bytes, MADV_HUGEPAGE);
+	*out = pool;
+	return 0;
+}
+
+static void cpu_pool_free(struct kb_backend *be, struct kb_pool *pool)
+{
+	if (!pool)
+		return;
+	munmap(pool->base, pool->bytes);
+	free(pool);
+}
+
+static bool block_in_pool(const struct kb_pool *pool, const struct kb_geometry *g, uint32_t block)
+{
+	return block / g->blocks_per_chunk < pool->bytes / g->chunk_bytes;
+}
+
+static int cpu_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
+			   uint32_t n_tokens)
+{
+	uint64_t least = kb_block_bytes(g), in_chunk;
+	size_t plane, bytes;
+	uint8_t *to;
+	const uint8_t *from;
+
+	if (!least || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
+	    __builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) ||
+	    in_chunk > g->chunk_bytes)
+		return -EINVAL;
+	if (n_tokens > g->block_tokens || !block_in_pool(pool, g, dst) || !block_in_pool(pool, g, src))
+		return -EINVAL;
+	if (dst == src)
+		return 0;
+	to = pool->base + kb_block_offset(g, dst);
+	from = pool->base + kb_block_offset(g, src);
+	plane = (size_t)g->block_tokens * g->head_dim * sizeof(uint16_t);
+	bytes = (size_t)n_tokens * g->head_dim * sizeof(uint16_t);
+	for (size_t at = 0; at < least; at += plane)
+		memcpy(to + at, from + at, bytes);
+	return 0;
+}
+
+static const struct kb_ops ops = {
+	.abi_version = KB_ABI_VERSION,
+	.numerics_version = NUMERICS_VERSION,
+	.name = "cpu",
+	.close = cpu_close,
+	.level = cpu_level,
+	.n_threads = cpu_n_threads,
+	.set_threads = cpu_set_threads,
+	.tensor_new = kc_tensor_new,
+	.tensor_fill = kc_tensor_fill,
+	.tensor_free = kc_tensor_free,
+	.tensor_bytes = kc_tensor_bytes,
+	.rope_new = cpu_rope_new,
+	.rope_free = cpu_rope_free,
+	.pool_import = cpu_pool_import,
+	.pool_free = cpu_pool_free,
+	.workspace_new = kc_workspace_new,
+	.workspace_free = kc_workspace_free,
+	.workspace_bytes = kc_workspace_bytes,
+	.step_begin = kc_step_begin,
+	.embed = kc_embed,
+	.attn_in = kc_attn_in,
+	.attention = kc_attention,
+	.attn_out = kc_attn_out,
+	.ffn = kc_ffn,
+	.logits = kc_logits,
+	.step_submit = kc_step_submit,
+	.step_wait = kc_step_wait,
+	.step_logits = kc_step_logits,
+	.copy_tokens = cpu_copy_tokens,
+};
+
+static int find_level(const char *name, const struct kc_level **out)
+{
+	int r = name ? -EINVAL : -ENOTSUP;
+
+	for (size_t i = 0; i < N_LEVELS; i++) {
+		if (name && strcmp(name, levels[i]->name))
+			continue;
+		if (levels[i]->supported()) {
+			*out = levels[i];
+			return 0;
+		}
+		r = -ENOTSUP;
+	}
+	return r;
+}
+
+int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out)
+{
+	struct kc_backend *cpu;
+	uint32_t n_threads = kc_allowed_cpus();
+	int r;
+
+	cpu = calloc(1, sizeof(*cpu));
+	if (!cpu)
+		return -ENOMEM;
+	cpu->base.ops = &ops;
+	r = find_level(options ? options->level : NULL, &cpu->level);
+	if (!r)
+		r = kc_arena_new(&cpu->arena);
+	if (options && options->n_threads)
+		n_threads = KC_MIN(n_threads, options->n_threads);
+	if (!r)
+		r = kc_threads_new(&cpu->threads, n_threads);
+	if (r) {
+		cpu_close(&cpu->base);
+		return r;
+	}
+	*out = &cpu->base;
+	return 0;
+}
+
+static const char *level_names[N_LEVELS + 1];
+
+static void list_levels(void)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < N_LEVELS; i++) {
+		if (levels[i]->supported())
+			level_names[n++] = levels[i]->name;
+	}
+}
+
+const char *const *kb_cpu_levels(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+	pthread_once(&once, list_levels);
+	return level_names;
+}

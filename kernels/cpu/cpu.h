@@ -1,0 +1,204 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * cpu.h - the inside of the CPU backend: its objects and the table of kernels
+ * that each CPU level provides.
+ *
+ * Every level gives the same bits (NUMERICS.md); "c" is the oracle of the rest.
+ */
+#ifndef KC_CPU_H
+#define KC_CPU_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/backend.h"
+#include "threads.h"
+
+#define KC_LANES 16u		/* weight rows of one group; partial sums of a reduction */
+#define KC_BLOCK 32u		/* weights and activations of one quantised block */
+#define KC_SEGMENT 512u		/* positions of one attention segment */
+#define KC_MAX_HEAD_DIM 512u
+#define KC_MAX_QUERIES 64u	/* queries that share one pass over K and V */
+#define KC_TILE_ROWS 64u	/* most batch rows of one product task */
+#define KC_TILE_FLOATS 32768u	/* most outputs of one product task */
+
+#define KC_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define KC_MAX(a, b) ((a) > (b) ? (a) : (b))
+
+struct kc_arena;
+struct kc_chunk;
+struct kc_level;
+
+struct kc_backend {
+	struct kb_backend base;
+	const struct kc_level *level;
+	struct kc_threads *threads;
+	struct kc_arena *arena;
+};
+
+/*
+ * Weights, 64-byte aligned.  KB_USE_VECTOR: float [cols].  KB_USE_MATRIX: groups
+ * of 16 rows, lanes are rows, rows padded with zeros; a group is, by type,
+ *     F32, F16, BF16:  [cols] { element [16] }
+ *     Q4_0, Q8_0:      [cols / 32] { f16 d[16]; quants }
+ *     Q4_1:            [cols / 32] { f16 d[16]; f16 m[16]; quants }
+ * quants: 64-byte pieces { uint8 [16 rows][4] }; piece j of Q8_0 (8 of them)
+ * holds k = 4j .. 4j+3, piece j of Q4 (4 of them) k = 4j .. 4j+3 in the low and
+ * 16 + 4j .. 16 + 4j + 3 in the high nibbles.
+ */
+struct kb_tensor {
+	enum kb_type type;
+	enum kb_use use;
+	uint32_t rows, cols;
+	uint32_t n_groups;
+	size_t group_bytes;
+	uint64_t bytes;
+	uint8_t *data;
+	struct kc_chunk *chunk;
+};
+
+struct kb_rope {
+	enum kb_rope_style style;
+	uint32_t n_dims, n_positions;
+	float *table;		/* [n_positions] { cos [n_dims/2], sin [n_dims/2] } */
+};
+
+struct kb_pool {
+	uint8_t *base;
+	uint64_t bytes;
+};
+
+/* Rows that enter a product, as floats or quantised per 32 (NUMERICS.md). */
+struct kc_rows {
+	uint32_t cols;
+	float *f;	/* [rows][cols] */
+	int8_t *q;	/* [rows][cols] */
+	float *d, *s;	/* [rows][cols / 32]: scale; scale times sum of q */
+	int32_t *sum;	/* [rows][cols / 32]: sum of q */
+};
+
+/* Queries of one sequence and kv head, and where their keys and values are. */
+struct kc_queries {
+	const uint8_t *pool;
+	const struct kb_geometry *geometry;
+	const uint32_t *block_table;
+	size_t k_offset, v_offset;	/* of this layer and head inside a block, bytes */
+	uint32_t head_dim;
+	uint32_t first_pos, n_rows;	/* row i is at position first_pos + i */
+	uint32_t n_heads;		/* query heads per row: the GQA ratio */
+	const float *q;			/* row i, head h at q + i * q_stride + h * head_dim */
+	size_t q_stride;
+	float scale, softcap;
+	uint32_t window;
+};
+
+/* A softmax over part of the positions: query j of n. */
+struct kc_partial {
+	float *m, *l;	/* [n] maximum; sum of exp(s - m), 0 where no position is visible */
+	float *o;	/* [n][head_dim] sum of exp(s - m) v */
+};
+
+/*
+ * Kernels of one CPU level.  n_* counts of floats are multiples of 16 unless
+ * said otherwise, and pointers need no alignment but their type's.
+ */
+struct kc_level {
+	const char *name;
+	bool (*supported)(void);
+
+	/* n a multiple of 32 */
+	void (*quantize)(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum);
+	void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
+	/* Turns the first n_dims of x; angles: cos [n_dims/2], sin [n_dims/2]; any even n_dims. */
+	void (*rotate)(float *x, const float *angles, uint32_t n_dims, enum kb_rope_style style);
+	/* gate = act(gate) * up */
+	void (*gated)(float *gate, const float *up, uint32_t n, enum kb_activation activation);
+	void (*softcap)(float *x, uint32_t n, float cap);
+	void (*store_f16)(uint16_t *y, const float *x, uint32_t n);
+
+	/* out[i * out_stride + (g - group0) * 16 + lane] = W[16 g + lane] . in[row0 + i], for
+	 * n_groups groups and n_rows rows. */
+	void (*product)(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
+			uint32_t row0, uint32_t n_rows, float *out, size_t out_stride);
+
+	/* One segment for all queries (row-major: row, head); at most KC_MAX_QUERIES.
+	 * scratch: kc_attend_scratch(head_dim) floats, 64-byte aligned. */
+	void (*attend)(const struct kc_queries *queries, uint32_t segment, const struct kc_partial *out, float *scratch);
+	/* Adds query j of a later segment to (m, l, o). */
+	void (*merge)(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j, uint32_t head_dim);
+};
+
+extern const struct kc_level kc_level_c;
+extern const struct kc_level kc_level_avx2;
+extern const struct kc_level kc_level_avx512;
+
+/* Scores of a segment, and a tile of K and one of V as floats. */
+#define KC_ATTEND_TILE 32u
+static inline size_t kc_attend_scratch(uint32_t head_dim)
+{
+	return (size_t)KC_MAX_QUERIES * KC_SEGMENT + 2 * (size_t)KC_ATTEND_TILE * head_dim;
+}
+
+static inline bool kc_type_quantized(enum kb_type type)
+{
+	return type == KB_Q4_0 || type == KB_Q4_1 || type == KB_Q8_0;
+}
+
+/* The positions of a segment that a query at pos sees: *t0 .. *t1 - 1; false: none. */
+static inline bool kc_visible(uint32_t pos, uint32_t window, uint32_t segment, uint32_t *t0, uint32_t *t1)
+{
+	uint32_t first = window && pos >= window ? pos - window + 1 : 0;
+
+	*t0 = KC_MAX(first, segment * KC_SEGMENT);
+	*t1 = KC_MIN(pos + 1, (segment + 1) * KC_SEGMENT);
+	return *t0 < *t1;
+}
+
+/* Keys of position t; values lie v_offset - k_offset bytes further. */
+static inline const uint16_t *kc_key(const struct kc_queries *a, uint32_t t)
+{
+	const struct kb_geometry *g = a->geometry;
+	uint64_t offset = kb_block_offset(g, a->block_table[t / g->block_tokens]) + a->k_offset;
+
+	return (const uint16_t *)(const void *)(a->pool + offset) + (size_t)(t % g->block_tokens) * a->head_dim;
+}
+
+static inline const uint16_t *kc_value(const struct kc_queries *a, uint32_t t)
+{
+	return (const uint16_t *)(const void *)((const uint8_t *)kc_key(a, t) + (a->v_offset - a->k_offset));
+}
+
+/* arena.c: memory for weights, in huge pages. */
+int kc_arena_new(struct kc_arena **out);
+void kc_arena_free(struct kc_arena *arena);
+int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_chunk **chunk);
+void kc_arena_put(struct kc_arena *arena, struct kc_chunk *chunk);
+
+/* tensor.c */
+int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, struct kb_tensor **out);
+int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows, const void *src);
+void kc_tensor_free(struct kb_backend *be, struct kb_tensor *t);
+uint64_t kc_tensor_bytes(const struct kb_tensor *t);
+/* y[cols] = row of a matrix, dequantised */
+void kc_tensor_row(const struct kb_tensor *t, uint32_t row, float *y);
+
+/* workspace.c: a step's buffers, its start and end. */
+int kc_workspace_new(struct kb_backend *be, const struct kb_workspace_desc *desc, struct kb_workspace **out);
+void kc_workspace_free(struct kb_backend *be, struct kb_workspace *ws);
+uint64_t kc_workspace_bytes(const struct kb_workspace *ws);
+int kc_step_begin(struct kb_workspace *ws, const struct kb_batch *batch);
+int kc_step_submit(struct kb_workspace *ws);
+int kc_step_wait(struct kb_workspace *ws);
+const float *kc_step_logits(const struct kb_workspace *ws);
+
+/* step-attention.c, step-dense.c: operations of a step. */
+int kc_embed(struct kb_workspace *ws, const struct kb_tensor *table, float scale);
+int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op);
+int kc_attention(struct kb_workspace *ws, uint32_t layer, const struct kb_attention *op);
+int kc_attn_out(struct kb_workspace *ws, const struct kb_attn_out *op);
+int kc_ffn(struct kb_workspace *ws, const struct kb_ffn *op);
+int kc_logits(struct kb_workspace *ws, const struct kb_logits *op);
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Plain C kernels that treat one row: quantisation, norms, rotation, activations. */
+#include "ref.h"
+
+#include <float.h>
+#include <math.h>
+
+#include "elementary.h"
+
+static void quantize_block(const float *x, int8_t *q, float *d, float *s, int32_t *sum)
+{
+	float max = 0, scale, inverse = 0;
+
+	for (uint32_t k = 0; k < KC_BLOCK; k++)
+		max = fabsf(x[k]) > max ? fabsf(x[k]) : max;
+	scale = max / 127.0f;
+	if (scale >= FLT_MIN)
+		inverse = 1.0f / scale;
+	else
+		scale = 0;
+	*sum = 0;
+	for (uint32_t k = 0; k < KC_BLOCK; k++) {
+		float t = x[k] * inverse;
+
+		t = t < 127.0f ? t : 127.0f;
+		t = t > -127.0f ? t : -127.0f;
+		q[k] = (int8_t)lrintf(t);
+		*sum += q[k];
+	}
+	*d = scale;
+	*s = scale * (float)*sum;
+}
+
+static void ref_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+{
+	for (uint32_t b = 0; b < n / KC_BLOCK; b++)
+		quantize_block(x + (size_t)b * KC_BLOCK, q + (size_t)b * KC_BLOCK, d + b, s + b, sum + b);
+}
+
+static void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
+{
+	float squares[KC_LANES] = { 0 }, inverse;
+
+	for (uint32_t k = 0; k < n; k++)
+		squares[k % KC_LANES] = fmaf(x[k], x[k], squares[k % KC_LANES]);
+	inverse = 1.0f / sqrtf(kc_ref_tree(squares) / (float)n + eps);
+	for (uint32_t k = 0; k < n; k++)
+		y[k] = x[k] * inverse * w[k];
+}
+
+static void ref_rotate(float *x, const float *angles, uint32_t n_dims, enum kb_rope_style style)
+{
+	uint32_t half = n_dims / 2;
+
+	for (uint32_t i = 0; i < half; i++) {
+		float *x0 = style == KB_ROPE_HALVES ? &x[i] : &x[2 * i];
+		float *x1 = style == KB_ROPE_HALVES ? &x[i + half] : &x[2 * i + 1];
+		float c = angles[i], s = angles[half + i], a = *x0, b = *x1;
+
+		*x0 = fmaf(a, c, -(b * s));
+		*x1 = fmaf(a, s, b * c);
+	}
+}
+
+static void ref_gated(float *gate, const float *up, uint32_t n, enum kb_activation activation)
+{
+	for (uint32_t k = 0; k < n; k++) {
+		float x = gate[k], u = -x;
+
+		if (activation == KB_GELU_TANH)
+			u = x * fmaf(x * x, KC_GELU_B, KC_GELU_A);
+		gate[k] = x / (1.0f + kc_exp(u)) * up[k];
+	}
+}
+
+static void ref_softcap(float *x, uint32_t n, float cap)
+{
+	for (uint32_t k = 0; k < n; k++)
+		x[k] = kc_softcap(x[k], cap);
+}
+
+static void ref_store_f16(uint16_t *y, const float *x, uint32_t n)
+{
+	for (uint32_t k = 0; k < n; k++)
+		y[k] = kc_f32_to_f16(x[k]);
+}
+
+static bool always(void)
+{
+	return true;
+}
+
+const struct kc_level kc_level_c = {
+	.name = "c",
+	.supported = always,
+	.quantize = ref_quantize,
+	.rmsnorm = ref_rmsnorm,
+	.rotate = ref_rotate,
+	.gated = ref_gated,
+	.softcap = ref_softcap,
+	.store_f16 = ref_store_f16,
+	.product = kc_ref_product,
+	.attend = kc_ref_attend,
+	.merge = kc_ref_merge,
+};

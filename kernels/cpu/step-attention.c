@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The attention half of a layer: projections and KV write, attention, output projection. */
+#include "workspace.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static size_t block_offset(const struct kb_geometry *g, uint32_t layer, uint32_t head, bool value)
+{
+	size_t plane = (size_t)g->block_tokens * g->head_dim * sizeof(uint16_t);
+
+	return plane * (2 * ((size_t)layer * g->n_kv_heads + head) + value);
+}
+
+static uint16_t *kv_slot(const struct kb_workspace *ws, const struct kc_row *row, size_t offset)
+{
+	const struct kb_geometry *g = ws->batch.geometry;
+	const struct kb_seq *s = &ws->batch.seqs[row->seq];
+	uint8_t *block = ws->batch.pool->base + kb_block_offset(g, s->block_table[row->pos / g->block_tokens]);
+
+	return (uint16_t *)(void *)(block + offset) + (size_t)(row->pos % g->block_tokens) * g->head_dim;
+}
+
+/* One head's worth of the joint q, k, v projection. */
+struct head {
+	enum { HEAD_Q, HEAD_K, HEAD_V } kind;
+	uint32_t index;
+	const struct kb_tensor *w, *bias, *norm;
+};
+
+static struct head head_of(const struct kc_phase *p, uint32_t unit)
+{
+	const struct kb_attn_in *op = &p->op.attn_in;
+	uint32_t n_heads = p->ws->desc.n_heads, n_kv = p->ws->desc.n_kv_heads;
+
+	if (unit < n_heads)
+		return (struct head){ HEAD_Q, unit, op->wq, op->bq, op->q_norm };
+	if (unit < n_heads + n_kv)
+		return (struct head){ HEAD_K, unit - n_heads, op->wk, op->bk, op->k_norm };
+	return (struct head){ HEAD_V, unit - n_heads - n_kv, op->wv, op->bv, NULL };
+}
+
+/* Bias, norm, rotation; then k and v go to the pool. */
+static void finish_head(const struct kc_phase *p, const struct head *h, uint32_t row_index, float *y)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kc_level *level = ws->be->level;
+	const struct kb_rope *rope = p->op.attn_in.rope;
+	const struct kc_row *row = &ws->rows[row_index];
+	uint32_t head_dim = ws->desc.head_dim;
+
+	if (h->bias) {
+		const float *b = kc_vector(h->bias) + (size_t)h->index * head_dim;
+
+		for (uint32_t i = 0; i < head_dim; i++)
+			y[i] += b[i];
+	}
+	if (h->norm)
+		level->rmsnorm(y, y, kc_vector(h->norm), head_dim, p->op.attn_in.norm_eps);
+	if (h->kind != HEAD_V)
+		level->rotate(y, rope->table + (size_t)row->pos * rope->n_dims, rope->n_dims, rope->style);
+	if (h->kind != HEAD_Q)
+		level->store_f16(kv_slot(ws, row, block_offset(ws->batch.geometry, p->layer, h->index,
+							       h->kind == HEAD_V)), y, head_dim);
+}
+
+static void run_qkv(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t head_dim = ws->desc.head_dim, groups = head_dim / KC_LANES;
+
+	for (uint32_t u = part.unit0; u < part.unit0 + part.n_units; u++) {
+		struct head h = head_of(p, u);
+		size_t stride = h.kind == HEAD_Q ? ws->attended.cols : head_dim;
+		float *y = kc_scratch(ws, thread);
+
+		if (h.kind == HEAD_Q)
+			y = ws->q + part.row0 * stride + (size_t)h.index * head_dim;
+		ws->be->level->product(h.w, h.index * groups, groups, &ws->normed, part.row0, part.n_rows, y, stride);
+		for (uint32_t i = 0; i < part.n_rows; i++)
+			finish_head(p, &h, part.row0 + i, y + i * stride);
+	}
+}
+
+static bool attn_in_valid(const struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op)
+{
+	const struct kb_workspace_desc *d = &ws->desc;
+	uint32_t q_dim = d->n_heads * d->head_dim, kv_dim = d->n_kv_heads * d->head_dim;
+
+	return layer < ws->batch.geometry->n_layers && kc_is_vector(op->norm, d->n_embd) &&
+	       kc_is_matrix(op->wq, q_dim, d->n_embd) && kc_is_matrix(op->wk, kv_dim, d->n_embd) &&
+	       kc_is_matrix(op->wv, kv_dim, d->n_embd) && kc_is_optional(op->bq, q_dim) &&
+	       kc_is_optional(op->bk, kv_dim) && kc_is_optional(op->bv, kv_dim) &&
+	       kc_is_optional(op->q_norm, d->head_dim) && kc_is_optional(op->k_norm, d->head_dim) && op->rope &&
+	       op->rope->n_dims <= d->head_dim && op->rope->n_positions >= ws->n_positions;
+}
+
+int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op)
+{
+	struct kc_phase *p;
+	int r;
+
+	if (ws->state != KC_RECORDING || !attn_in_valid(ws, layer, op))
+		return -EINVAL;
+	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
+			kc_type_quantized(op->wq->type) || kc_type_quantized(op->wk->type) ||
+			kc_type_quantized(op->wv->type));
+	if (r)
+		return r;
+	p = kc_phase_add(ws, run_qkv);
+	if (!p)
+		return -ENOMEM;
+	p->layer = layer;
+	p->op.attn_in = *op;
+	kc_phase_cut(p, ws->batch.n_rows, ws->desc.n_heads + 2 * ws->desc.n_kv_heads, ws->desc.head_dim);
+	return 0;
+}
+
+static struct kc_queries queries_of(const struct kc_phase *p, const struct kc_item *item, uint32_t kv_head)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kb_seq *s = &ws->batch.seqs[item->seq];
+	uint32_t ratio = ws->desc.n_heads / ws->desc.n_kv_heads, head_dim = ws->desc.head_dim;
+
+	return (struct kc_queries){
+		.pool = ws->batch.pool->base,
+		.geometry = ws->batch.geometry,
+		.block_table = s->block_table,
+		.k_offset = block_offset(ws->batch.geometry, p->layer, kv_head, false),
+		.v_offset = block_offset(ws->batch.geometry, p->layer, kv_head, true),
+		.head_dim = head_dim,
+		.first_pos = ws->rows[item->row].pos,
+		.n_rows = item->n_rows,
+		.n_heads = ratio,
+		.q = ws->q + (size_t)item->row * ws->attended.cols + (size_t)kv_head * ratio * head_dim,
+		.q_stride = ws->attended.cols,
+		.scale = p->op.attention.scale,
+		.softcap = p->op.attention.softcap,
+		.window = p->op.attention.window,
+	};
+}
+
+static struct kc_partial partial_at(const struct kc_partial *base, size_t j, uint32_t head_dim)
+{
+	return (struct kc_partial){ base->m + j, base->l + j, base->o + j * head_dim };
+}
+
+static void store_normalized(float *y, const float *o, float l, uint32_t head_dim)
+{
+	for (uint32_t i = 0; i < head_dim; i++)
+		y[i] = o[i] / l;
+}
+
+/* All segments in ascending order, merged as they come. */
+static void attend_all(const struct kc_phase *p, const struct kc_item *item, uint32_t kv_head, float *scratch)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kc_level *level = ws->be->level;
+	struct kc_queries a = queries_of(p, item, kv_head);
+	uint32_t head_dim = a.head_dim, n = a.n_rows * a.n_heads, window = a.window;
+	float *room = scratch + kc_attend_scratch(head_dim);
+	struct kc_partial sum = { room, room + KC_MAX_QUERIES, room + 2 * KC_MAX_QUERIES };
+	struct kc_partial part = partial_at(&sum, 0, head_dim);
+	uint32_t first = window && a.first_pos >= window ? (a.first_pos - window + 1) / KC_SEGMENT : 0;
+	uint32_t last = (a.first_pos + a.n_rows - 1) / KC_SEGMENT;
+
+	part.m += (size_t)KC_MAX_QUERIES * (2 + head_dim);
+	part.l += (size_t)KC_MAX_QUERIES * (2 + head_dim);
+	part.o += (size_t)KC_MAX_QUERIES * (2 + head_dim);
+	level->attend(&a, first, &sum, scratch);
+	for (uint32_t segment = first + 1; segment <= last; segment++) {
+		level->attend(&a, segment, &part, scratch);
+		for (uint32_t j = 0; j < n; j++)
+			level->merge(&sum.m[j], &sum.l[j], sum.o + (size_t)j * head_dim, &part, j, head_dim);
+	}
+	for (uint32_t j = 0; j < n; j++) {
+		float *y = ws->attended.f + (size_t)(item->row + j / a.n_heads) * ws->attended.cols;
+
+		store_normalized(y + (size_t)(kv_head * a.n_heads + j % a.n_heads) * head_dim,
+				 sum.o + (size_t)j * head_dim, sum.l[j], head_dim);
+	}
+}
+
+static void run_attention(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	uint32_t n_kv = ws->desc.n_kv_heads, kv_head = task % n_kv;
+	const struct kc_item *item = &ws->items[task / n_kv];
+	float *scratch = kc_scratch(ws, thread);
+	struct kc_queries a;
+	struct kc_partial out;
+
+	if (item->segment == KC_ALL_SEGMENTS) {
+		attend_all(p, item, kv_head, scratch);
+		return;
+	}
+	a = queries_of(p, item, kv_head);
+	out = partial_at(&ws->slots, (size_t)item->slot * ws->desc.n_heads + (size_t)kv_head * a.n_heads, a.head_dim);
+	ws->be->level->attend(&a, item->segment, &out, scratch);
+}
+
+int kc_attention(struct kb_workspace *ws, uint32_t layer, const struct kb_attention *op)
+{
+	struct kc_phase *p;
+
+	if (ws->state != KC_RECORDING || layer >= ws->batch.geometry->n_layers || !isfinite(op->scale) ||
+	    !isfinite(op->softcap) || op->softcap < 0)
+		return -EINVAL;
+	p = kc_phase_add(ws, run_attention);
+	if (!p)
+		return -ENOMEM;
+	p->layer = layer;
+	p->op.attention = *op;
+	p->n_tasks = ws->n_items * ws->desc.n_kv_heads;
+	return 0;
+}
+
+/* The partial results of a row that was spread over segments, merged in order. */
+static void merge_slots(const struct kb_workspace *ws, uint32_t row_index)
+{
+	const struct kc_row *row = &ws->rows[row_index];
+	uint32_t head_dim = ws->desc.head_dim, n_heads = ws->desc.n_heads;
+	float *y = ws->attended.f + (size_t)row_index * ws->attended.cols;
+
+	for (uint32_t h = 0; h < n_heads; h++, y += head_dim) {
+		struct kc_partial sum = partial_at(&ws->slots, (size_t)row->slot * n_heads + h, head_dim);
+
+		for (uint32_t i = 1; i < row->n_slots; i++)
+			ws->be->level->merge(sum.m, sum.l, sum.o, &sum, i * n_heads, head_dim);
+		store_normalized(y, sum.o, *sum.l, head_dim);
+	}
+}
+
+static void run_attended(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+
+	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
+		if (ws->rows[i].slot != KC_NO_SLOT)
+			merge_slots(ws, i);
+		if (p->quantize)
+			kc_quantize_row(ws->be->level, &ws->attended, i);
+	}
+}
+
+static void run_attn_out(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_attn_out *op = &p->op.attn_out;
+
+	kc_project(p, task, thread, op->wo, op->bo, op->post_norm, &p->ws->attended);
+}
+
+int kc_attn_out(struct kb_workspace *ws, const struct kb_attn_out *op)
+{
+	uint32_t n_embd = ws->desc.n_embd;
+	struct kc_phase *p;
+
+	if (ws->state != KC_RECORDING || !kc_is_matrix(op->wo, n_embd, ws->attended.cols) ||
+	    !kc_is_optional(op->bo, n_embd) || !kc_is_optional(op->post_norm, n_embd))
+		return -EINVAL;
+	p = kc_phase_add(ws, run_attended);
+	if (!p)
+		return -ENOMEM;
+	p->quantize = kc_type_quantized(op->wo->type);
+	kc_phase_cut_rows(p, ws->batch.n_rows);
+	p = kc_phase_add(ws, run_attn_out);
+	if (!p)
+		return -ENOMEM;
+	p->op.attn_out = *op;
+	kc_phase_cut(p, ws->batch.n_rows, op->wo->n_groups, KC_LANES);
+	return op->post_norm ? kc_add_post_norm(ws, op->post_norm, op->norm_eps) : 0;
+}

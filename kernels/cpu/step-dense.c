@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of a step that treat each row alone: embedding, norms, projections, FFN, logits. */
+#include "workspace.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static void run_embed(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t n_embd = ws->desc.n_embd;
+
+	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
+		float *x = ws->x + (size_t)i * n_embd;
+
+		kc_tensor_row(p->op.embed.table, (uint32_t)ws->batch.tokens[i], x);
+		for (uint32_t k = 0; k < n_embd; k++)
+			x[k] *= p->op.embed.scale;
+	}
+}
+
+int kc_embed(struct kb_workspace *ws, const struct kb_tensor *table, float scale)
+{
+	struct kc_phase *p;
+
+	if (ws->state != KC_RECORDING || !kc_is_matrix(table, ws->desc.n_vocab, ws->desc.n_embd))
+		return -EINVAL;
+	p = kc_phase_add(ws, run_embed);
+	if (!p)
+		return -ENOMEM;
+	p->op.embed.table = table;
+	p->op.embed.scale = scale;
+	kc_phase_cut_rows(p, ws->batch.n_rows);
+	return 0;
+}
+
+static void run_norm(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kc_level *level = ws->be->level;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t n_embd = ws->desc.n_embd;
+
+	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
+		uint32_t row = p->op.norm.rows ? p->op.norm.rows[i] : i;
+
+		level->rmsnorm(ws->normed.f + (size_t)i * n_embd, ws->x + (size_t)row * n_embd,
+			       kc_vector(p->op.norm.norm), n_embd, p->op.norm.eps);
+		if (p->quantize)
+			kc_quantize_row(level, &ws->normed, i);
+	}
+}
+
+int kc_add_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps, const uint32_t *rows,
+		uint32_t n_rows, bool quantize)
+{
+	struct kc_phase *p = kc_phase_add(ws, run_norm);
+
+	if (!p)
+		return -ENOMEM;
+	p->op.norm.norm = norm;
+	p->op.norm.eps = eps;
+	p->op.norm.rows = rows;
+	p->quantize = quantize;
+	kc_phase_cut_rows(p, n_rows);
+	return 0;
+}
+
+static void run_post_norm(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t n_embd = ws->desc.n_embd;
+
+	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
+		float *y = ws->branch + (size_t)i * n_embd, *x = ws->x + (size_t)i * n_embd;
+
+		ws->be->level->rmsnorm(y, y, kc_vector(p->op.norm.norm), n_embd, p->op.norm.eps);
+		for (uint32_t k = 0; k < n_embd; k++)
+			x[k] += y[k];
+	}
+}
+
+int kc_add_post_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps)
+{
+	struct kc_phase *p = kc_phase_add(ws, run_post_norm);
+
+	if (!p)
+		return -ENOMEM;
+	p->op.norm.norm = norm;
+	p->op.norm.eps = eps;
+	kc_phase_cut_rows(p, ws->batch.n_rows);
+	return 0;
+}
+
+void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const struct kb_tensor *w,
+		const struct kb_tensor *bias, bool post_norm, const struct kc_rows *in)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t col = part.unit0 * KC_LANES, n_cols = KC_MIN(part.n_units * KC_LANES, w->rows - col);
+	size_t stride = (size_t)part.n_units * KC_LANES, n_embd = ws->desc.n_embd;
+	float *tile = kc_scratch(ws, thread);
+
+	ws->be->level->product(w, part.unit0, part.n_units, in, part.row0, part.n_rows, tile, stride);
+	for (uint32_t i = 0; i < part.n_rows; i++) {
+		float *y = tile + i * stride;
+		float *x = (post_norm ? ws->branch : ws->x) + (part.row0 + i) * n_embd + col;
+
+		if (bias) {
+			const float *b = kc_vector(bias) + col;
+
+			for (uint32_t k = 0; k < n_cols; k++)
+				y[k] += b[k];
+		}
+		if (post_norm) {
+			memcpy(x, y, n_cols * sizeof(*x));
+			continue;
+		}
+		for (uint32_t k = 0; k < n_cols; k++)
+			x[k] += y[k];
+	}
+}
+
+/* A unit is one quantised block of the hidden row: two groups of gate and of up. */
+static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kc_level *level = ws->be->level;
+	const struct kb_ffn *op = &p->op.ffn;
+	const struct kc_rows *hidden = &ws->hidden;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t width = part.n_units * KC_BLOCK, groups = KC_BLOCK / KC_LANES;
+	float *gate = kc_scratch(ws, thread), *up = gate + (size_t)part.n_rows * width;
+
+	level->product(op->gate, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0, part.n_rows,
+		       gate, width);
+	level->product(op->up, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0, part.n_rows,
+		       up, width);
+	for (uint32_t i = 0; i < part.n_rows; i++) {
+		size_t block = (size_t)(part.row0 + i) * (hidden->cols / KC_BLOCK) + part.unit0;
+		float *y = gate + (size_t)i * width;
+
+		level->gated(y, up + (size_t)i * width, width, op->activation);
+		if (p->quantize)
+			level->quantize(y, width, hidden->q + block * KC_BLOCK, hidden->d + block, hidden->s + block,
+					hidden->sum + block);
+		else
+			memcpy(hidden->f + block * KC_BLOCK, y, width * sizeof(*y));
+	}
+}
+
+static void run_down(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_ffn *op = &p->op.ffn;
+
+	kc_project(p, task, thread, op->down, NULL, op->post_norm, &p->ws->hidden);
+}
+
+int kc_ffn(struct kb_workspace *ws, const struct kb_ffn *op)
+{
+	uint32_t n_embd = ws->desc.n_embd, n_ff = ws->desc.n_ff;
+	struct kc_phase *p;
+	int r;
+
+	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, n_embd) || !kc_is_matrix(op->gate, n_ff, n_embd) ||
+	    !kc_is_matrix(op->up, n_ff, n_embd) || !kc_is_matrix(op->down, n_embd, n_ff) ||
+	    !kc_is_optional(op->post_norm, n_embd))
+		return -EINVAL;
+	if (op->activation != KB_SILU && op->activation != KB_GELU_TANH)
+		return -ENOTSUP;
+	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
+			kc_type_quantized(op->gate->type) || kc_type_quantized(op->up->type));
+	if (r)
+		return r;
+	p = kc_phase_add(ws, run_gated);
+	if (!p)
+		return -ENOMEM;
+	p->op.ffn = *op;
+	p->quantize = kc_type_quantized(op->down->type);
+	kc_phase_cut(p, ws->batch.n_rows, n_ff / KC_BLOCK, 2 * KC_BLOCK);
+	p = kc_phase_add(ws, run_down);
+	if (!p)
+		return -ENOMEM;
+	p->op.ffn = *op;
+	kc_phase_cut(p, ws->batch.n_rows, op->down->n_groups, KC_LANES);
+	return op->post_norm ? kc_add_post_norm(ws, op->post_norm, op->norm_eps) : 0;
+}
+
+static void run_logits(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kb_logits *op = &p->op.logits;
+	struct kc_part part = kc_phase_part(p, task);
+	uint32_t col = part.unit0 * KC_LANES, n_cols = KC_MIN(part.n_units * KC_LANES, op->head->rows - col);
+	size_t stride = (size_t)part.n_units * KC_LANES, n_vocab = ws->desc.n_vocab;
+	float *tile = kc_scratch(ws, thread);
+
+	ws->be->level->product(op->head, part.unit0, part.n_units, &ws->normed, part.row0, part.n_rows, tile, stride);
+	for (uint32_t i = 0; i < part.n_rows; i++) {
+		float *y = tile + i * stride;
+
+		if (op->softcap > 0)
+			ws->be->level->softcap(y, (uint32_t)stride, op->softcap);
+		memcpy(ws->logits + (part.row0 + i) * n_vocab + col, y, n_cols * sizeof(*y));
+	}
+}
+
+int kc_logits(struct kb_workspace *ws, const struct kb_logits *op)
+{
+	struct kc_phase *p;
+	int r;
+
+	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, ws->desc.n_embd) ||
+	    !kc_is_matrix(op->head, ws->desc.n_vocab, ws->desc.n_embd) || !isfinite(op->softcap) || op->softcap < 0)
+		return -EINVAL;
+	if (!ws->batch.n_logits)
+		return 0;
+	r = kc_add_norm(ws, op->norm, op->norm_eps, ws->batch.logit_rows, ws->batch.n_logits,
+			kc_type_quantized(op->head->type));
+	if (r)
+		return r;
+	p = kc_phase_add(ws, run_logits);
+	if (!p)
+		return -ENOMEM;
+	p->op.logits = *op;
+	kc_phase_cut(p, ws->batch.n_logits, op->head->n_groups, KC_LANES);
+	return 0;
+}

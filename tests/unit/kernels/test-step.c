@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Same tokens, same bits: the logits of a small transformer must not depend on
+ * level, batch, cutting of the prompt, block size, place in the pool or threads.
+ */
+#include "fixture.h"
+
+static const struct toy_shape shapes[] = {
+	{ .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .n_ff = 160, .n_vocab = 77,
+	  .max_positions = 1100, .type = KB_Q4_1, .head_type = KB_Q8_0, .rope = KB_ROPE_INTERLEAVED },
+	{ .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 1, .head_dim = 48, .n_ff = 96, .n_vocab = 50,
+	  .max_positions = 1100, .type = KB_Q4_0, .head_type = KB_F16, .rope = KB_ROPE_HALVES, .window = 100,
+	  .activation = KB_GELU_TANH, .extras = true },
+	{ .n_layers = 1, .n_embd = 64, .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .n_ff = 64, .n_vocab = 33,
+	  .max_positions = 1100, .type = KB_Q8_0, .head_type = KB_F32, .rope = KB_ROPE_HALVES },
+	{ .n_layers = 2, .n_embd = 32, .n_heads = 8, .n_kv_heads = 1, .head_dim = 128, .n_ff = 32, .n_vocab = 40,
+	  .max_positions = 1100, .type = KB_BF16, .head_type = KB_BF16, .window = 600 },
+};
+#define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
+#define MAX_ROWS 600
+
+/* The oracle: plain C, one thread, token by token. */
+static float *oracle(const struct toy_shape *shape, uint64_t seed, uint32_t n_tokens)
+{
+	struct toy toy;
+	struct toy_seq s;
+	float *logits;
+
+	toy_init(&toy, "c", 1, shape, 16, 80, 1);
+	toy_seq_init(&s, &toy, seed, n_tokens, 3, 1);
+	toy_run(&toy, &s, 1);
+	for (size_t i = 0; i < (size_t)n_tokens * shape->n_vocab; i++)
+		assert_true(s.logits[i] == s.logits[i]);
+	logits = s.logits;
+	s.logits = NULL;
+	toy_seq_deinit(&s);
+	toy_deinit(&toy);
+	return logits;
+}
+
+static void run_pieces(const char *level, uint32_t n_threads, const struct toy_shape *shape, uint32_t block_tokens,
+		       uint32_t piece, uint32_t n_tokens, const float *expected)
+{
+	struct toy toy;
+	struct toy_seq s;
+	char what[128];
+
+	toy_init(&toy, level, n_threads, shape, block_tokens, 80, MAX_ROWS);
+	toy_seq_init(&s, &toy, 1, n_tokens, 5, 1);
+	toy_run(&toy, &s, piece);
+	snprintf(what, sizeof(what), "shape %zu, level %s, %u threads, blocks of %u, pieces of %u",
+		 (size_t)(shape - shapes), level, n_threads, block_tokens, piece);
+	assert_same_floats(expected, s.logits, (size_t)n_tokens * shape->n_vocab, what);
+	toy_seq_deinit(&s);
+	toy_deinit(&toy);
+}
+
+static void test_pieces(void **state)
+{
+	static const uint32_t pieces[] = { 1, 7, 64, 512 };
+	static const uint32_t blocks[] = { 16, 32, 64 };
+
+	for (size_t i = 0; i < N_SHAPES; i++) {
+		float *expected = oracle(&shapes[i], 1, 1090);
+
+		for (const char *const *level = kb_cpu_levels(); *level; level++) {
+			for (size_t j = 0; j < 4; j++)
+				run_pieces(*level, 1 + j % 2, &shapes[i], blocks[(i + j) % 3], pieces[j], 1090, expected);
+		}
+		free(expected);
+	}
+}
+
+/* A sequence alone against eight together, at different places of their own. */
+static void run_batch(const char *level, uint32_t n_threads, const struct toy_shape *shape)
+{
+	enum { N = 8 };
+	static const uint32_t lengths[N] = { 600, 1, 15, 16, 17, 33, 520, 64 };
+	struct toy_seq seqs[N], *all[N];
+	float *expected[N];
+	struct toy toy;
+
+	toy_init(&toy, level, n_threads, shape, 16, 128, MAX_ROWS);
+	for (uint32_t i = 0; i < N; i++) {
+		expected[i] = oracle(shape, 100 + i, lengths[i]);
+		toy_seq_init(&seqs[i], &toy, 100 + i, lengths[i], i, N);
+		all[i] = &seqs[i];
+	}
+	for (uint32_t step = 0; seqs[0].n_done < seqs[0].n_tokens; step++) {
+		uint32_t rows[N];
+
+		/* Some decode while others prefill. */
+		for (uint32_t i = 0; i < N; i++)
+			rows[i] = (step + i) % 3 ? 1 : 1 + (37 * i + 11 * step) % 90;
+		toy_advance(&toy, all, rows, N);
+	}
+	for (uint32_t i = 0; i < N; i++) {
+		while (seqs[i].n_done < seqs[i].n_tokens)
+			toy_advance(&toy, &all[i], (uint32_t[]){ 1 }, 1);
+		assert_same_floats(expected[i], seqs[i].logits, (size_t)lengths[i] * shape->n_vocab, "batch of 8");
+		free(expected[i]);
+		toy_seq_deinit(&seqs[i]);
+	}
+	toy_deinit(&toy);
+}
+
+static void test_batch(void **state)
+{
+	for (const char *const *level = kb_cpu_levels(); *level; level++) {
+		for (size_t i = 0; i < 2; i++)
+			run_batch(*level, 2, &shapes[i]);
+	}
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_pieces),
+		cmocka_unit_test(test_batch),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
