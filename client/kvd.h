@@ -5,8 +5,10 @@
  *
  * Errors.  Functions return 0 or a positive count on success, a negative errno
  * for system failures, and the documented KVD_E_* (positive) for conditions;
- * kvd_client_error() has a sentence.  The library never aborts, prints, installs
- * signal handlers (it sends with MSG_NOSIGNAL) or keeps global state.
+ * kvd_client_error() has a sentence.  Outputs are untouched on failure.  The library
+ * never aborts, prints, installs signal handlers (it sends with MSG_NOSIGNAL) or
+ * keeps global state.  What the daemon sends is checked before it is used; a daemon
+ * that breaks the rules is KVD_E_PROTOCOL from then on.
  *
  * Threads.  Different clients are independent.  One client may be used by
  * several threads: calls are serialised inside, and a thread blocked in
@@ -29,8 +31,8 @@ extern "C" {
 
 #define KVD_E_REFUSED 1		/* the daemon said no: kvd_client_code() says why */
 #define KVD_E_CLOSED 2		/* the daemon is gone */
-#define KVD_E_TIMEOUT 3		/* nothing within the time asked for */
-#define KVD_E_PROTOCOL 4	/* the other side does not speak our protocol version */
+#define KVD_E_TIMEOUT 3		/* nothing within the time asked for, or no answer in 30 s */
+#define KVD_E_PROTOCOL 4	/* the other side does not speak our protocol, or another version of it */
 
 /* Why the daemon refused; numbers of the protocol. */
 enum kvd_client_code {
@@ -44,19 +46,25 @@ enum kvd_client_code {
 struct kvd_client;
 
 struct kvd_connect_options {
-	const char *socket;	/* NULL: kvd_default_socket() */
+	const char *socket;	/* NULL: the places of kvd_default_socket(), until one answers */
 	const char *name;	/* shown by `kvctl ps`; NULL: the program's name */
 	uint32_t ring_bytes;	/* 0: default */
 	uint32_t arena_bytes;	/* 0: default; holds the prompts of unanswered requests */
 	int timeout_ms;		/* for the greeting; 0: 5000 */
 };
 
-/* $KVD_SOCKET, else $XDG_RUNTIME_DIR/kvd/kvd.sock if it exists, else /run/kvd/kvd.sock.
- * Writes at most n bytes, -ENAMETOOLONG. */
+/*
+ * $KVD_SOCKET, else the first socket that exists of $XDG_RUNTIME_DIR/kvd/kvd.sock,
+ * /run/kvd/kvd.sock, and kvd.sock in /tmp/kvd-UID if that is a directory of mode 0700 which
+ * belongs to this user; else /run/kvd/kvd.sock.  0 and at most n bytes; -ENAMETOOLONG.
+ */
 int kvd_default_socket(char *buf, size_t n);
 
-/* 0; -ENOENT or -ECONNREFUSED: no daemon there; -EACCES; KVD_E_*.  On failure *out is NULL,
- * and if diag is not NULL a sentence is written there. */
+/*
+ * 0; -ENOENT or -ECONNREFUSED: no daemon there; -EACCES; -ENAMETOOLONG; KVD_E_REFUSED: the daemon
+ * does not want this client; KVD_E_PROTOCOL; KVD_E_CLOSED; KVD_E_TIMEOUT; other -errno.  On failure *out
+ * is NULL, and if diag is not NULL a sentence is written there.  options may be NULL.
+ */
 int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag, size_t n_diag);
 void kvd_close(struct kvd_client *c);	/* cancels what still runs; NULL is fine */
 
@@ -104,10 +112,17 @@ struct kvd_params {
 };
 void kvd_params_init(struct kvd_params *p);
 
-/* 0 and *request; KVD_E_CLOSED; -ENOSPC: the arena is full; -EINVAL.  Refusals arrive as
- * KVD_EVENT_ERROR of that request. */
+/*
+ * Copies the parts into the arena that is shared with the daemon.  They take room there until
+ * the daemon has copied them, which shows by the request's first event: -ENOSPC when there is none, so
+ * take events and try again, or ask kvd_connect() for a larger arena.
+ * 0 and *request; KVD_E_CLOSED; KVD_E_PROTOCOL; KVD_E_TIMEOUT: the daemon does not read its socket;
+ * -ENOSPC; -EINVAL: kvd_client_field() says which member; -EMSGSIZE; -ENOMEM.  Refusals arrive as
+ * KVD_EVENT_ERROR of that request.
+ */
 int kvd_submit(struct kvd_client *c, const struct kvd_params *p, uint64_t *request);
-/* Ends the request; its last event still comes (done: cancelled, or what came first). */
+/* Ends the request; its last event still comes (done: cancelled, or what came first).  One that
+ * has ended already is no error. */
 int kvd_cancel(struct kvd_client *c, uint64_t request);
 
 enum kvd_event_type {
@@ -151,19 +166,33 @@ struct kvd_event {
 
 /*
  * The next event of any request.  timeout_ms: 0 do not wait, -1 for ever.
- * 0 and *event; KVD_E_TIMEOUT; KVD_E_CLOSED; KVD_E_PROTOCOL.
+ * When the daemon goes, what it had written is still given out, then KVD_E_CLOSED.
+ * 0 and *event; KVD_E_TIMEOUT; KVD_E_CLOSED; KVD_E_PROTOCOL; -EINTR: a signal handler ran while it
+ * waited; -EBUSY: another thread is in kvd_next().
  */
 int kvd_next(struct kvd_client *c, int timeout_ms, const struct kvd_event **event);
-/* Readable when kvd_next(c, 0, ...) may have something.  Call kvd_next() until KVD_E_TIMEOUT
- * before polling: that announces the sleep. */
+/* Readable (POLLIN) when kvd_next(c, 0, ...) may have something.  Call kvd_next() until KVD_E_TIMEOUT
+ * before polling: that announces the sleep.  Only for poll() and the like. */
 int kvd_fd(const struct kvd_client *c);
 
-/* Ids of a text.  *ids is malloc'd.  Blocks. */
+/* Ids of a text.  *ids is malloc'd.  Waits for the answer.  As kvd_status(), and -ENOSPC: the arena has no
+ * room for the text and its ids. */
 #define KVD_TOKENIZE_SPECIAL 1
 #define KVD_TOKENIZE_BOS 2
 int kvd_tokenize(struct kvd_client *c, const char *model, const char *text, size_t n, unsigned flags,
 		 int32_t **ids, size_t *n_ids);
 
+/* The same with what each token stands for (of a control token: its name).  *tokens is malloc'd, the
+ * bytes live in the same allocation. */
+struct kvd_token {
+	int32_t id;
+	uint32_t n_bytes;
+	const uint8_t *bytes;
+};
+int kvd_tokenize_pieces(struct kvd_client *c, const char *model, const char *text, size_t n, unsigned flags,
+			struct kvd_token **tokens, size_t *n_tokens);
+
+/* Status, models and processes: 0; KVD_E_REFUSED; KVD_E_CLOSED; KVD_E_TIMEOUT; KVD_E_PROTOCOL; -errno. */
 struct kvd_status {
 	char version[32], device[32], level[32], state[32];	/* state: "loading", "ready" */
 	uint32_t pid, n_threads, n_models, n_sessions, n_running, n_queued, n_parked;
@@ -175,7 +204,8 @@ struct kvd_status {
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 
 struct kvd_model {
-	char name[128], arch[32], title[128], state[32], chat_template[32];
+	char name[128], arch[32], title[128], state[32];
+	char chat_template[32];	/* "chatml"; "unknown": not one that we know; "": the model has none */
 	uint32_t n_ctx, n_ctx_train, n_vocab, n_layers, n_embd;
 	uint64_t n_params, file_bytes, weight_bytes;
 	char hash[33];		/* hex */
@@ -194,7 +224,8 @@ struct kvd_process {
 /* Own requests; all of them for root and the daemon's user.  *list is malloc'd. */
 int kvd_ps(struct kvd_client *c, struct kvd_process **list, size_t *n);
 
-const char *kvd_version(void);
+const char *kvd_version(void);		/* of the library */
+unsigned kvd_protocol_version(void);	/* a daemon of another one is refused */
 
 #ifdef __cplusplus
 }

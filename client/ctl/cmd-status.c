@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvctl status: one page about the daemon. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/ctl/connect.h"
+#include "client/ctl/json.h"
+#include "client/ctl/simple.h"
+#include "client/ctl/table.h"
+
+static int print_json(const struct ctl *ctl, const struct kvd_status *s)
+{
+	return json_print(ctl, json_pack(
+		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b}",
+		"version", s->version, "device", s->device, "level", s->level, "state", s->state, "pid", (int)s->pid,
+		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
+		"n_sessions", json_u64(s->n_sessions), "n_running", json_u64(s->n_running),
+		"n_queued", json_u64(s->n_queued), "n_parked", json_u64(s->n_parked),
+		"uptime_ns", json_u64(s->uptime_ns), "kv_bytes", json_u64(s->kv_bytes),
+		"kv_bytes_used", json_u64(s->kv_bytes_used), "weight_bytes", json_u64(s->weight_bytes),
+		"prompt_tokens", json_u64(s->prompt_tokens), "generated_tokens", json_u64(s->generated_tokens),
+		"requests_done", json_u64(s->requests_done), "requests_cancelled", json_u64(s->requests_cancelled),
+		"preemptions", json_u64(s->preemptions), "loading_percent", json_u64(s->loading_percent),
+		"no_cache", s->no_cache));
+}
+
+static void print_models(const struct kvd_model *models, size_t n)
+{
+	char file[FORMAT_MAX];
+
+	for (const struct kvd_model *m = models; m < models + n; m++)
+		printf("%-12s%s (%s, context %" PRIu32 ", file %s)\n", m == models ? "models" : "", m->name, m->arch,
+		       m->n_ctx, format_bytes(file, m->file_bytes));
+	if (!n)
+		printf("%-12snone\n", "models");
+}
+
+static void print_page(const struct kvd_status *s, const struct kvd_model *models, size_t n)
+{
+	char a[FORMAT_MAX], b[FORMAT_MAX];
+
+	printf("%-12skvd %s, process %" PRIu32 ", up %s\n", "daemon", s->version, s->pid,
+	       format_duration(a, s->uptime_ns));
+	if (!strcmp(s->state, "loading"))
+		printf("%-12sloading, %" PRIu32 " %%\n", "state", s->loading_percent);
+	else
+		printf("%-12s%s\n", "state", s->state);
+	printf("%-12s%s (%s), %" PRIu32 " thread%s\n", "device", s->device, s->level, s->n_threads,
+	       s->n_threads == 1 ? "" : "s");
+	print_models(models, n);
+	printf("%-12s%s\n", "weights", format_bytes(a, s->weight_bytes));
+	printf("%-12s%s of %s in use%s\n", "KV memory", format_bytes(a, s->kv_bytes_used),
+	       format_bytes(b, s->kv_bytes), s->no_cache ? " (--no-cache)" : "");
+	printf("%-12s%" PRIu32 "\n", "sessions", s->n_sessions);
+	printf("%-12s%" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " parked; %" PRIu64 " done, %" PRIu64
+	       " cancelled, %" PRIu64 " preemptions\n", "requests", s->n_running, s->n_queued, s->n_parked,
+	       s->requests_done, s->requests_cancelled, s->preemptions);
+	printf("%-12s%" PRIu64 " in prompts, %" PRIu64 " generated\n", "tokens", s->prompt_tokens,
+	       s->generated_tokens);
+}
+
+int cmd_status(struct ctl *ctl, int argc, char **argv)
+{
+	struct kvd_client *c = NULL;
+	struct kvd_model *models = NULL;
+	struct kvd_status s;
+	size_t n = 0;
+	int status = CTL_OK;
+
+	if (simple_options(ctl, argc, argv, &status))
+		return status;
+	status = connect_running(ctl, &c);
+	if (status)
+		return status;
+	int r = kvd_status(c, &s);
+	if (!r && !ctl->json)
+		r = kvd_models(c, &models, &n);
+	if (r)
+		status = ctl_client_failed(ctl, c, r, "cannot ask for the status");
+	else if (ctl->json)
+		status = print_json(ctl, &s);
+	else
+		print_page(&s, models, n);
+	free(models);
+	kvd_close(c);
+	return status;
+}

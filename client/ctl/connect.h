@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* connect.h - finding, starting and waiting for the daemon, and choosing a model. */
+#ifndef KVD_CTL_CONNECT_H
+#define KVD_CTL_CONNECT_H
+
+#include "client/ctl/ctl.h"
+
+/* Connects to a running daemon.  0 and *out, or an exit status after a message. */
+int connect_running(const struct ctl *ctl, struct kvd_client **out);
+
+/*
+ * The same for work with a model: where no daemon is there and model is the
+ * path of a readable file, starts a private one.  Waits until the daemon has
+ * loaded, and checks that it has the model (NULL: that it has just one); *chosen is
+ * its description.  n_text: bytes that are to be sent.
+ */
+int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text, struct kvd_client **out,
+		      struct kvd_model *chosen);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/ctl/help.h"
+
+const char help_global[] =
+	"global options, before or after the command:\n"
+	"  --socket PATH        the daemon's socket (default: $KVD_SOCKET, then the user's\n"
+	"                       runtime directory, then /run/kvd/kvd.sock)\n"
+	"  --json               JSON instead of text\n"
+	"  -h, --help           this text\n";
+
+#define HELP_SAMPLING \
+	"  -m, --model MODEL    a loaded model's name, or a GGUF file: with no daemon there, a\n" \
+	"                       private one is started that exits when idle\n" \
+	"  -n, --n-predict N    at most N tokens (default 512)\n" \
+	"  -t, --temperature T  0 is greedy (default 0.8)\n" \
+	"  --top-k K            only the K most likely tokens (default 0: off)\n" \
+	"  --top-p P            only the most likely tokens that make up P (default 0.95)\n" \
+	"  --min-p P            only tokens of at least P times the best one's probability\n" \
+	"                       (default 0.05)\n" \
+	"  --repeat-penalty R   divide the odds of recent tokens (default 1: off)\n" \
+	"  --seed S             the same seed, the same answer (default: random)\n" \
+	"  --stop STR           end before this text; may be given up to 16 times\n" \
+	"  --system TEXT        a system message before the first one\n" \
+	"  -q, --quiet          no progress and no figures on stderr\n"
+
+const char help_generate[] =
+	"The prompt is the argument, the file of -f, or standard input ('-', or no prompt and\n"
+	"input that is not a terminal).\n\n"
+	"options:\n"
+	HELP_SAMPLING
+	"  -f, --file FILE      read the prompt from FILE\n"
+	"  --raw                the prompt as it is, without the model's chat template\n"
+	"  --chat               through the chat template, or fail (default: where there is one)\n"
+	"  --logprobs N         a table of tokens with log-probabilities and N alternatives (0..32)\n"
+	"  --ignore-eos         go on after the end-of-text token\n\n";
+
+const char help_chat[] =
+	"One line is one message. /quit (or Ctrl-D) ends, /reset forgets the conversation,\n"
+	"/system TEXT changes the system message and forgets, /help explains; Ctrl-C stops a reply.\n\n"
+	"options:\n"
+	HELP_SAMPLING "\n";
+
+const char help_tokenize[] =
+	"Prints one token per line: its id and its text.\n\n"
+	"options:\n"
+	"  -m, --model MODEL    as for generate\n"
+	"  --ids                only the ids, on one line\n"
+	"  --bos                begin with BOS where the model asks for it\n"
+	"  --special            control tokens written in the text count as such\n"
+	"  -f, --file FILE      read the text from FILE\n\n";

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* help.h - what --help prints, beside the synopsis of the command table. */
+#ifndef KVD_CTL_HELP_H
+#define KVD_CTL_HELP_H
+
+extern const char help_global[];
+extern const char help_generate[];
+extern const char help_chat[];
+extern const char help_tokenize[];
+
+#endif
