@@ -1,0 +1,282 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* status, models, ps: what is there and what runs. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/model/chat-template.h"
+#include "daemon/server/dispatch.h"
+#include "daemon/server/server-internal.h"
+#include "daemon/server/session.h"
+#include "daemon/server/submission.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+static const char *state_name(const struct server *server)
+{
+	return model_host_state(server->host) == MODEL_HOST_READY ? "ready" : "loading";
+}
+
+/* Asks the engine on behalf of a session; a failure is told to it. */
+static void ask(struct session *s, uint64_t id, void (*answer)(struct views_query *q))
+{
+	if (s->n_queries >= SESSION_QUERIES_MAX) {
+		session_error(s, id, KVD_CODE_BUSY, "", "too many questions of this session are unanswered", 0);
+		return;
+	}
+	s->n_queries++;
+	if (views_ask(&s->server->views, s->key, id, answer)) {
+		s->n_queries--;
+		session_error(s, id, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
+	}
+}
+
+/* The session that asked, if it is still there and can be answered. */
+static struct session *answered(struct views_query *q)
+{
+	struct session *s = server_session(q->server, q->session);
+
+	if (!s)
+		return NULL;
+	s->n_queries--;
+	if (q->failed) {
+		session_error(s, q->message, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
+		return NULL;
+	}
+	return s;
+}
+
+/* --- status -------------------------------------------------------------------- */
+
+/* What is the same whoever asks. */
+static void fill_status(const struct server *server, uint64_t id, struct msg_status_reply *out)
+{
+	const struct model *model = model_host_model(server->host);
+	const struct model_host_info *info = model_host_info(server->host);
+
+	*out = (struct msg_status_reply){
+		.id = id,
+		.version = KVD_VERSION,
+		.device = model ? info->device : "",
+		.level = model ? info->level : "",
+		.state = state_name(server),
+		.pid = (uint32_t)getpid(),
+		.n_threads = model ? info->n_threads : 0,
+		.n_models = model ? 1 : 0,
+		.uptime_ns = clock_ns() - server->started_ns,
+		.weight_bytes = model ? model_info(model)->weight_bytes : 0,
+		.loading_percent = model_host_percent(server->host),
+		.no_cache = server->config.no_cache,
+	};
+}
+
+static void reply_totals(struct session *s, uint64_t id)
+{
+	struct server *server = s->server;
+	struct engine *engine = model_host_engine(server->host);
+	struct engine_stats stats = { 0 };
+	struct msg_status_reply reply;
+
+	if (engine)
+		engine_stats(engine, &stats);
+	fill_status(server, id, &reply);
+	reply.n_sessions = server->n_sessions;
+	reply.n_running = stats.n_running;
+	reply.n_queued = stats.n_queued + server_n_waiting(server, true, 0);
+	reply.n_parked = stats.n_parked;
+	reply.kv_bytes = stats.kv_bytes;
+	reply.kv_bytes_used = stats.kv_bytes_used;
+	reply.prompt_tokens = stats.prompt_tokens;
+	reply.generated_tokens = stats.generated_tokens;
+	reply.requests_done = stats.requests_done;
+	reply.requests_cancelled = stats.requests_cancelled;
+	reply.preemptions = stats.preemptions;
+	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
+}
+
+/* Counters must not tell one user about another. */
+static void answer_status(struct views_query *q)
+{
+	struct session *s = answered(q);
+	struct engine *engine = model_host_engine(q->server->host);
+	struct engine_stats stats = { 0 };
+	struct msg_status_reply reply;
+	struct kvd_stats own;
+
+	if (!s)
+		return;
+	if (engine)
+		engine_stats(engine, &stats);
+	stats_page_read(s->page, s->server->accounts, q->views, q->n, &own);
+	fill_status(s->server, q->message, &reply);
+	reply.n_sessions = (uint32_t)own.n_sessions;
+	reply.n_running = (uint32_t)own.n_running;
+	reply.n_queued = (uint32_t)own.n_queued + server_n_waiting(s->server, false, s->uid);
+	reply.n_parked = (uint32_t)own.n_parked;
+	reply.kv_bytes = stats.kv_bytes;
+	reply.kv_bytes_used = stats.blocks_capacity ? own.blocks_used * (stats.kv_bytes / stats.blocks_capacity) : 0;
+	reply.prompt_tokens = own.prompt_tokens;
+	reply.generated_tokens = own.generated_tokens;
+	reply.requests_done = own.requests_done;
+	reply.requests_cancelled = own.requests_cancelled;
+	reply.preemptions = own.preemptions;
+	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
+}
+
+void handle_status(struct session *s, struct msg **msg)
+{
+	uint64_t id = (*msg)->status.id;
+
+	if (server_is_admin(s->server, s->uid))
+		reply_totals(s, id);
+	else
+		ask(s, id, answer_status);
+}
+
+/* --- models -------------------------------------------------------------------- */
+
+/* The name that a model of this file gets: its own without ".gguf". */
+static void name_of_file(const char *path, char *out, size_t n)
+{
+	const char *slash = strrchr(path, '/');
+	char *dot;
+
+	snprintf(out, n, "%s", slash ? slash + 1 : path);
+	dot = strrchr(out, '.');
+	if (dot && dot != out && strcmp(dot, ".gguf") == 0)
+		*dot = '\0';
+}
+
+static void fill_model(const struct model *model, char hash[KVD_HASH_MAX + 1], struct msg_model *out)
+{
+	const struct model_info *info = model_info(model);
+	const struct chat_template *template = model_chat_template(model);
+	const char *template_name = template ? chat_template_name(template) : "none";
+
+	for (size_t i = 0; i < sizeof(info->content_hash); i++)
+		snprintf(hash + 2 * i, 3, "%02x", info->content_hash[i]);
+	*out = (struct msg_model){
+		.name = info->name,
+		.arch = info->arch,
+		.title = info->title,
+		.state = "ready",
+		.chat_template = template_name ? template_name : "unknown",
+		.n_ctx = model_n_ctx(model),
+		.n_ctx_train = info->n_ctx_train,
+		.n_vocab = info->n_vocab,
+		.n_layers = info->n_layers,
+		.n_embd = info->n_embd,
+		.n_params = info->n_params,
+		.file_bytes = info->file_bytes,
+		.weight_bytes = info->weight_bytes,
+		.hash = hash,
+	};
+}
+
+void handle_models(struct session *s, struct msg **msg)
+{
+	const struct model *model = model_host_model(s->server->host);
+	char hash[KVD_HASH_MAX + 1] = "", name[256];
+	struct msg_model item = {
+		.name = name, .arch = "", .title = "", .state = "loading", .chat_template = "", .hash = hash,
+	};
+
+	if (model)
+		fill_model(model, hash, &item);
+	else
+		name_of_file(s->server->config.model_path, name, sizeof(name));
+	session_send(s, KVD_MSG_MODELS_REPLY, &(struct msg_models_reply){
+		.id = (*msg)->models.id, .models = &item, .n_models = 1,
+	});
+}
+
+/* --- ps ------------------------------------------------------------------------- */
+
+struct listing {
+	const struct session *reader;	/* sees its own uid's, or all */
+	bool all;
+	struct msg_process items[KVD_PS_MAX];
+	size_t n;
+	bool truncated;
+};
+
+static struct msg_process *next_item(struct listing *l, const struct session *owner)
+{
+	struct msg_process *p;
+
+	if (!l->all && owner->uid != l->reader->uid)
+		return NULL;
+	if (l->n == KVD_PS_MAX) {
+		l->truncated = true;
+		return NULL;
+	}
+	p = &l->items[l->n++];
+	*p = (struct msg_process){
+		.session = owner->key,
+		.uid = owner->uid,
+		.pid = owner->pid > 0 ? (uint32_t)owner->pid : 0,
+		.client = owner->name,
+	};
+	return p;
+}
+
+static void list_view(struct listing *l, const struct engine_request_view *v)
+{
+	static const char *const phases[] = {
+		[ENGINE_QUEUED] = "queued", [ENGINE_PREFILL] = "prefill",
+		[ENGINE_DECODE] = "decode", [ENGINE_PARKED] = "parked",
+	};
+	const struct session *owner = server_session(l->reader->server, v->client);
+	struct msg_process *p = owner ? next_item(l, owner) : NULL;
+
+	/* A session that has gone takes its requests along within a step. */
+	if (!p)
+		return;
+	p->request = v->id;
+	p->phase = phases[v->phase];
+	p->prompt_tokens = v->n_prompt;
+	p->computed_tokens = v->n_computed;
+	p->generated_tokens = v->n_generated;
+	p->blocks = v->n_blocks;
+	p->age_ns = v->age_ns;
+}
+
+/* What waits for a worker, or for the model. */
+static void list_waiting(struct listing *l, const struct session *owner)
+{
+	list_for_each(e, &owner->submissions) {
+		struct submission *submission = list_entry(e, struct submission, link);
+		struct msg_process *p;
+
+		if (atomic_load(&submission->submitted))
+			continue;
+		p = next_item(l, owner);
+		if (!p)
+			return;
+		p->request = submission->id;
+		p->phase = "queued";
+		p->age_ns = clock_ns() - submission->created_ns;
+	}
+}
+
+static void answer_ps(struct views_query *q)
+{
+	struct session *s = answered(q);
+	struct listing l = { .reader = s };
+
+	if (!s)
+		return;
+	l.all = server_is_admin(s->server, s->uid);
+	for (size_t i = 0; i < q->n; i++)
+		list_view(&l, &q->views[i]);
+	list_for_each(e, &s->server->sessions)
+		list_waiting(&l, list_entry(e, struct session, link));
+	session_send(s, KVD_MSG_PS_REPLY, &(struct msg_ps_reply){
+		.id = q->message, .processes = l.items, .n_processes = l.n, .truncated = l.truncated,
+	});
+}
+
+void handle_ps(struct session *s, struct msg **msg)
+{
+	ask(s, (*msg)->ps.id, answer_ps);
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * server-internal.h - the server's state, for the files of this directory that
+ * make it up: server.c (life), acceptor.c, session.c, dispatch.c and the
+ * handle-*.c.  Loop thread only.
+ */
+#ifndef KVD_SERVER_INTERNAL_H
+#define KVD_SERVER_INTERNAL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/server/acceptor.h"
+#include "daemon/server/listener.h"
+#include "daemon/server/mailbox.h"
+#include "daemon/server/model-host.h"
+#include "daemon/server/server.h"
+#include "daemon/server/stats-pages.h"
+#include "daemon/server/views.h"
+#include "daemon/server/workers.h"
+#include "ipc/base/account.h"
+#include "ipc/base/list.h"
+#include "ipc/codec.h"
+
+struct event;
+struct event_base;
+struct session;
+
+struct server {
+	struct server_config config;
+	uint64_t started_ns;
+	uid_t overflow_uid;
+
+	struct event_base *base;
+	struct mailbox *mailbox;
+	struct accounts *accounts;
+	struct workers *workers;
+	struct model_host *host;
+	struct stats_pages *pages;
+
+	struct listener *listener;
+	struct acceptor acceptor;
+	int signal_fd;
+	struct event *signal_event, *stats_timer, *idle_timer;
+
+	struct list sessions;		/* of struct session */
+	unsigned n_sessions;		/* charged ones */
+	unsigned n_refused;		/* kept for a moment to be told why */
+	uint64_t next_session;
+	struct views_feed views;
+	bool stats_asked;		/* the statistics pages wait for views */
+
+	uint8_t *receive_buffer;	/* [KVD_MESSAGE_MAX], shared by all connections */
+	struct codec_buf send_buffer;
+	uint64_t refusal_logged_ns;
+	unsigned n_refusals_unlogged;
+
+	bool stopping;
+	int status;			/* exit status */
+};
+
+/* Root and the daemon's own user see everything. */
+bool server_is_admin(const struct server *s, uid_t uid);
+/* The session with this key, or NULL. */
+struct session *server_session(const struct server *s, uint64_t key);
+/* Requests that wait for a worker; of one uid, or of all. */
+uint32_t server_n_waiting(const struct server *s, bool all, uid_t uid);
+/* n_sessions has changed. */
+void server_sessions_changed(struct server *s);
+/* Fills the statistics pages soon. */
+void server_update_stats(struct server *s);
+/* A line for the log, at most one a second. */
+void server_log_refusal(struct server *s, uid_t uid, const char *why);
+void server_stop(struct server *s, int status);
+
+#endif

@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/server/server.h"
+
+#include <event2/event.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "daemon/server/log.h"
+#include "daemon/server/server-internal.h"
+#include "daemon/server/session.h"
+#include "daemon/server/submission.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/fd.h"
+
+#define N_WORKERS 2
+#define WORKER_QUEUE_MAX 1024
+#define STATS_INTERVAL_US 250000
+#define DESCRIPTORS_WANTED 8192		/* two for each session, and those on their way to clients */
+
+/* --- for the other files of the server -------------------------------------------- */
+
+bool server_is_admin(const struct server *s, uid_t uid)
+{
+	return uid == 0 || uid == geteuid();
+}
+
+struct session *server_session(const struct server *s, uint64_t key)
+{
+	list_for_each(e, &s->sessions) {
+		struct session *session = list_entry(e, struct session, link);
+
+		if (session->key == key)
+			return session;
+	}
+	return NULL;
+}
+
+uint32_t server_n_waiting(const struct server *s, bool all, uid_t uid)
+{
+	uint32_t n = 0;
+
+	list_for_each(e, &s->sessions) {
+		struct session *session = list_entry(e, struct session, link);
+
+		if (!all && session->uid != uid)
+			continue;
+		list_for_each(k, &session->submissions)
+			n += !atomic_load(&list_entry(k, struct submission, link)->submitted);
+	}
+	return n;
+}
+
+void server_log_refusal(struct server *s, uid_t uid, const char *why)
+{
+	uint64_t now = clock_ns();
+
+	if (now - s->refusal_logged_ns < 1000000000u) {
+		s->n_refusals_unlogged++;
+		return;
+	}
+	if (s->n_refusals_unlogged)
+		log_warning("session of uid %u refused: %s (and %u more before)", (unsigned)uid, why,
+			    s->n_refusals_unlogged);
+	else
+		log_warning("session of uid %u refused: %s", (unsigned)uid, why);
+	s->refusal_logged_ns = now;
+	s->n_refusals_unlogged = 0;
+}
+
+void server_stop(struct server *s, int status)
+{
+	if (s->stopping)
+		return;
+	s->stopping = true;
+	s->status = status;
+	event_base_loopbreak(s->base);
+}
+
+/* --- statistics ---------------------------------------------------------------------- */
+
+static void write_stats(struct views_query *q)
+{
+	struct server *s = q->server;
+	const struct model *model = model_host_model(s->host);
+	struct engine *engine = model_host_engine(s->host);
+	struct engine_stats stats = { 0 };
+	struct stats_health health = {
+		.state = s->stopping ? KVD_STATS_STOPPING : model ? KVD_STATS_READY : KVD_STATS_LOADING,
+		.loading_percent = model_host_percent(s->host),
+		.n_models = model ? 1 : 0,
+		.n_sessions = s->n_sessions,
+		.weight_bytes = model ? model_info(model)->weight_bytes : 0,
+		.n_waiting = server_n_waiting(s, true, 0),
+		.views = q->views,
+		.n_views = q->n,
+	};
+
+	if (engine) {
+		engine_stats(engine, &stats);
+		health.engine = &stats;
+	}
+	stats_pages_write(s->pages, &health);
+	s->stats_asked = false;
+}
+
+void server_update_stats(struct server *s)
+{
+	if (s->stats_asked)
+		return;
+	s->stats_asked = true;
+	if (views_ask(&s->views, 0, 0, write_stats))
+		s->stats_asked = false;
+}
+
+static void on_stats_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *s = arg;
+
+	server_update_stats(s);
+	if (model_host_state(s->host) == MODEL_HOST_LOADING)
+		sd_notifyf(0, "STATUS=Loading the model, %u %%.", model_host_percent(s->host));
+	server_sessions_changed(s);
+}
+
+void server_sessions_changed(struct server *s)
+{
+	struct timeval idle = { .tv_sec = s->config.idle_exit_s }, tick = { .tv_usec = STATS_INTERVAL_US };
+	bool ready = model_host_state(s->host) == MODEL_HOST_READY;
+
+	/* Nobody looks at the pages, nothing loads: the daemon sleeps. */
+	if (!s->n_sessions && ready)
+		event_del(s->stats_timer);
+	else if (!event_pending(s->stats_timer, EV_TIMEOUT, NULL))
+		event_add(s->stats_timer, &tick);
+
+	if (!s->config.idle_exit_s)
+		return;
+	if (s->n_sessions || !ready)
+		event_del(s->idle_timer);
+	else if (!event_pending(s->idle_timer, EV_TIMEOUT, NULL))
+		event_add(s->idle_timer, &idle);
+}
+
+/* --- events ----------------------------------------------------------------------------- */
+
+static void on_accepted(void *arg, int fd)
+{
+	session_new(arg, fd);
+}
+
+static void on_idle(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *s = arg;
+
+	/* Somebody came in the last moment: the timer starts again when they go. */
+	if (acceptor_pending(&s->acceptor))
+		return;
+	log_info("stopping: nobody was attached for %u s", s->config.idle_exit_s);
+	server_stop(s, EXIT_SUCCESS);
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *s = arg;
+	struct signalfd_siginfo info;
+	sigset_t set;
+
+	if (read(s->signal_fd, &info, sizeof(info)) != (ssize_t)sizeof(info))
+		return;
+	log_info("stopping: SIG%s", sigabbrev_np((int)info.ssi_signo));
+	/* The next one kills at once. */
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+	server_stop(s, EXIT_SUCCESS);
+}
+
+static void log_ready(const struct server *s)
+{
+	const struct model_info *m = model_info(model_host_model(s->host));
+	const struct model_host_info *h = model_host_info(s->host);
+
+	log_info("ready: model %s (%s, %llu parameters, context %u), %s/%s with %u threads, "
+		 "%llu MiB for keys and values", m->name, m->arch, (unsigned long long)m->n_params,
+		 model_n_ctx(model_host_model(s->host)), h->device, h->level, h->n_threads,
+		 (unsigned long long)h->kv_memory >> 20);
+	sd_notifyf(0, "READY=1\nSTATUS=Serving %s.", m->name);
+}
+
+static void on_settled(void *arg)
+{
+	struct server *s = arg;
+	int r;
+
+	if (model_host_state(s->host) == MODEL_HOST_FAILED) {
+		log_error("cannot load %s: %s", s->config.model_path, model_host_error(s->host));
+		server_stop(s, EXIT_FAILURE);
+		return;
+	}
+	r = workers_start(s->workers, N_WORKERS);
+	if (r) {
+		log_error("cannot start workers: %s", strerror(-r));
+		server_stop(s, EXIT_FAILURE);
+		return;
+	}
+	log_ready(s);
+	server_update_stats(s);
+	server_sessions_changed(s);
+}
+
+/* --- start-up ------------------------------------------------------------------------------ */
+
+static void raise_descriptor_limit(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur >= DESCRIPTORS_WANTED)
+		return;
+	limit.rlim_cur = limit.rlim_max < DESCRIPTORS_WANTED ? limit.rlim_max : DESCRIPTORS_WANTED;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/* The uid that stands for all those that this user namespace has no number for. */
+static uid_t overflow_uid(void)
+{
+	_cleanup_(fd_closep) int fd = open("/proc/sys/kernel/overflowuid", O_RDONLY | O_CLOEXEC);
+	char text[32] = "";
+
+	if (fd < 0 || read(fd, text, sizeof(text) - 1) <= 0)
+		return 65534;
+	return (uid_t)strtoul(text, NULL, 10);
+}
+
+static int open_listener(struct server *s, struct diag *diag)
+{
+	int n = sd_listen_fds(1);
+
+	if (n < 0)
+		return diag_set(diag, n, "socket: cannot take over what the service manager passed: %s", strerror(-n));
+	if (n > 1)
+		return diag_set(diag, -EINVAL, "socket: the service manager passed %d sockets, one is wanted", n);
+	if (n == 1)
+		return listener_adopt(&s->listener, SD_LISTEN_FDS_START, diag);
+	return listener_new(&s->listener, s->config.socket_path, s->config.socket_mode, diag);
+}
+
+static int set_up_signals(struct server *s)
+{
+	sigset_t set;
+
+	signal(SIGPIPE, SIG_IGN);
+	signal(SIGHUP, SIG_IGN);
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	/* Inherited by every thread to come, so that they all arrive here. */
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	s->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	if (s->signal_fd < 0)
+		return -errno;
+	s->signal_event = event_new(s->base, s->signal_fd, EV_READ | EV_PERSIST, on_signal, s);
+	if (!s->signal_event || event_add(s->signal_event, NULL) < 0)
+		return -ENOMEM;
+	return 0;
+}
+
+static int set_up_loop(struct server *s)
+{
+	int r;
+
+	s->base = event_base_new();
+	if (!s->base)
+		return -ENOMEM;
+	r = set_up_signals(s);
+	if (r)
+		return r;
+	r = acceptor_init(&s->acceptor, s->base, listener_fd(s->listener), on_accepted, s);
+	if (r)
+		return r;
+	s->stats_timer = event_new(s->base, -1, 0, on_stats_timer, s);
+	s->idle_timer = event_new(s->base, -1, 0, on_idle, s);
+	s->receive_buffer = malloc(KVD_MESSAGE_MAX);
+	if (!s->stats_timer || !s->idle_timer || !s->receive_buffer)
+		return -ENOMEM;
+	return mailbox_new(&s->mailbox, s->base);
+}
+
+static int set_up(struct server *s, struct diag *diag)
+{
+	const struct account_limits limits = { .max = {
+		[ACCOUNT_SESSIONS] = s->config.uid_sessions,
+		[ACCOUNT_MEMORY] = s->config.uid_memory,
+		[ACCOUNT_REQUESTS] = s->config.uid_requests,
+		[ACCOUNT_BLOCKS] = UINT64_MAX,
+	} };
+	int r;
+
+	raise_descriptor_limit();
+	r = open_listener(s, diag);
+	if (r)
+		return r;
+	r = set_up_loop(s);
+	if (!r)
+		r = accounts_new(&s->accounts, &limits);
+	if (!r)
+		r = stats_pages_new(&s->pages, s->accounts, s->started_ns);
+	if (!r)
+		r = workers_new(&s->workers, s->mailbox, WORKER_QUEUE_MAX);
+	if (!r)
+		r = model_host_new(&s->host, &s->config, s->accounts, s->mailbox, on_settled, s);
+	return r;
+}
+
+int server_new(struct server **out, const struct server_config *config, struct diag *diag)
+{
+	_cleanup_(server_freep) struct server *s = calloc(1, sizeof(*s));
+	int r;
+
+	if (!s)
+		return -ENOMEM;
+	s->config = *config;
+	s->started_ns = clock_ns();
+	s->overflow_uid = overflow_uid();
+	s->signal_fd = -1;
+	list_init(&s->sessions);
+	views_feed_init(&s->views, s);
+	r = set_up(s, diag);
+	if (r)
+		return r;
+	*out = steal_ptr(s);
+	return 0;
+}
+
+/* --- running and ending ---------------------------------------------------------------------- */
+
+static void close_listener(struct server *s)
+{
+	acceptor_deinit(&s->acceptor);
+	listener_free(s->listener);
+	s->listener = NULL;
+}
+
+/*
+ * Ends everything that others wait for: first no more clients, then what the
+ * workers have, then the engine's requests (each gets its last record), then the
+ * sessions.  What an ending thread posts is delivered before the next step.
+ */
+static void wind_down(struct server *s)
+{
+	sd_notify(0, "STOPPING=1\nSTATUS=Stopping.");
+	close_listener(s);
+	workers_stop(s->workers);
+	mailbox_deliver(s->mailbox);
+	model_host_stop(s->host);
+	mailbox_deliver(s->mailbox);
+	list_for_each_safe(e, next, &s->sessions)
+		session_free(list_entry(e, struct session, link));
+	mailbox_deliver(s->mailbox);
+}
+
+int server_run(struct server *s)
+{
+	log_info("kvd " KVD_VERSION " listens on %s, loading %s", listener_path(s->listener), s->config.model_path);
+	server_sessions_changed(s);
+	if (event_base_dispatch(s->base) < 0) {
+		log_error("the event loop failed");
+		s->status = EXIT_FAILURE;
+	}
+	wind_down(s);
+	return s->status;
+}
+
+static void free_event(struct event *event)
+{
+	if (event)
+		event_free(event);
+}
+
+void server_free(struct server *s)
+{
+	if (!s)
+		return;
+	close_listener(s);
+	model_host_free(s->host);
+	workers_free(s->workers);
+	views_feed_deinit(&s->views);
+	stats_pages_free(s->pages);
+	accounts_free(s->accounts);
+	mailbox_free(s->mailbox);
+	free_event(s->signal_event);
+	free_event(s->stats_timer);
+	free_event(s->idle_timer);
+	if (s->base)
+		event_base_free(s->base);
+	fd_closep(&s->signal_fd);
+	free(s->receive_buffer);
+	codec_buf_deinit(&s->send_buffer);
+	free(s);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * stats-pages.h - the statistics pages that are handed out: one for each uid
+ * that has attached, and one with totals for root and the daemon's own user.
+ *
+ * What a request produced is counted by its sink, on whatever thread; figures of
+ * the moment are gathered from the engine four times a second while anybody is
+ * attached.  A uid's page outlives its sessions, so that counters go on where they
+ * were, until too many pages are idle.
+ *
+ * Thread: the loop thread, but for the functions marked.
+ */
+#ifndef KVD_SERVER_STATS_PAGES_H
+#define KVD_SERVER_STATS_PAGES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/sink.h"
+#include "ipc/base/account.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/stats.h"
+
+#define STATS_PAGES_IDLE_MAX 64
+
+struct stats_page;
+struct stats_pages;
+
+int stats_pages_new(struct stats_pages **out, struct accounts *accounts, uint64_t started_ns);
+void stats_pages_free(struct stats_pages *p);	/* every reference is gone */
+CLEANUP_DEFINE(struct stats_pages, stats_pages_free)
+
+/* The uid's page, made if need be, with a new reference.  0 or -errno. */
+int stats_pages_get(struct stats_pages *p, uid_t uid, struct stats_page **out);
+/* The descriptor to hand out: the page's, or the one with totals. */
+int stats_pages_fd(const struct stats_pages *p, const struct stats_page *page, bool totals);
+
+/* Any thread. */
+struct stats_page *stats_page_ref(struct stats_page *page);
+void stats_page_unref(struct stats_page *page);	/* NULL is fine; never frees */
+/* Any thread: an event was emitted. */
+void stats_page_count(struct stats_page *page, const struct sink_event *event);
+/* Any thread: a request ended without a last record, its reader being gone. */
+void stats_page_count_gone(struct stats_page *page);
+
+/* Figures of one uid: counters as of now, the rest from views.  For `status` too. */
+void stats_page_read(const struct stats_page *page, struct accounts *accounts,
+		     const struct engine_request_view *views, size_t n_views, struct kvd_stats *out);
+
+struct stats_health {
+	enum kvd_stats_state state;
+	unsigned loading_percent, n_models, n_sessions;
+	uint64_t weight_bytes;
+	uint32_t n_waiting;			/* requests that the engine has not seen yet */
+	const struct engine_stats *engine;	/* NULL while loading */
+	const struct engine_request_view *views;
+	size_t n_views;
+};
+/* Writes every page. */
+void stats_pages_write(struct stats_pages *p, const struct stats_health *health);
+
+#endif
