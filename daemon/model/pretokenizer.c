@@ -28,26 +28,48 @@
 #define SPACE_EXCEPT_CR_LF "\\t\\x0b\\x0c \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACE SPACE_EXCEPT_CR_LF "\\r\\n"
 
+/*
+ * Letters, numbers and punctuation as of Unicode 16, which `tokenizers` knows:
+ * what is newer than Unicode 14 is named, so that the words do not depend on the
+ * age of the PCRE2 library.
+ */
+#define LETTER \
+	"\\p{L}\\x{1c89}-\\x{1c8a}\\x{a7cb}-\\x{a7cd}\\x{a7da}-\\x{a7dc}\\x{105c0}-\\x{105f3}" \
+	"\\x{10d4a}-\\x{10d65}\\x{10d6f}-\\x{10d85}\\x{10ec2}-\\x{10ec4}\\x{1123f}-\\x{11240}" \
+	"\\x{11380}-\\x{11389}\\x{1138b}\\x{1138e}\\x{11390}-\\x{113b5}\\x{113b7}\\x{113d1}\\x{113d3}" \
+	"\\x{11bc0}-\\x{11be0}\\x{11f02}\\x{11f04}-\\x{11f10}\\x{11f12}-\\x{11f33}\\x{1342f}" \
+	"\\x{13441}-\\x{13446}\\x{13460}-\\x{143fa}\\x{16100}-\\x{1611d}\\x{16d40}-\\x{16d6c}" \
+	"\\x{18cff}\\x{1b132}\\x{1b155}\\x{1df25}-\\x{1df2a}\\x{1e030}-\\x{1e06d}" \
+	"\\x{1e4d0}-\\x{1e4eb}\\x{1e5d0}-\\x{1e5ed}\\x{1e5f0}\\x{2b739}\\x{2ebf0}-\\x{2ee5d}" \
+	"\\x{31350}-\\x{323af}"
+#define NUMBER \
+	"\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}" \
+	"\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}" \
+	"\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
+#define PUNCTUATION \
+	"\\p{P}\\x{1b4e}-\\x{1b4f}\\x{1b7f}\\x{10d6e}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}" \
+	"\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11f43}-\\x{11f4f}\\x{16d6d}-\\x{16d6f}\\x{1e5ff}"
+
 /* Spaces up to the last one before a word, or all at the end; then what is left. */
 #define TRAILING_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]++"
 
 #define GPT2 \
-	"'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|" TRAILING_SPACE
+	"'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]++| ?[" NUMBER "]++| ?[^" SPACE LETTER NUMBER "]++|" TRAILING_SPACE
 
-#define LLAMA3(NUMBER) \
-	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}++|" NUMBER \
-	"| ?[^" SPACE "\\p{L}\\p{N}]++[\\r\\n]*+|(?:[" SPACE_EXCEPT_CR_LF "]*+[\\r\\n]++)++|" TRAILING_SPACE
+#define LLAMA3(NUMBERS) \
+	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n" LETTER NUMBER "]?[" LETTER "]++|[" NUMBER "]" NUMBERS \
+	"| ?[^" SPACE LETTER NUMBER "]++[\\r\\n]*+|(?:[" SPACE_EXCEPT_CR_LF "]*+[\\r\\n]++)++|" TRAILING_SPACE
 
 static const struct kind {
 	const char *name;
 	bool add_bos, whole_words;
 	const char *stages[MAX_STAGES];	/* NULL: no more */
 } kinds[] = {
-	{ "smollm", false, false, { "\\p{N}", GPT2 } },
+	{ "smollm", false, false, { "[" NUMBER "]", GPT2 } },
 	{ "gpt-2", false, false, { GPT2 } },
-	{ "llama-bpe", true, true, { LLAMA3("\\p{N}{1,3}+") } },
-	{ "qwen2", false, false, { LLAMA3("\\p{N}") } },
-	{ "default", false, false, { "[\\p{P}$+<=>^~|]++", GPT2, "\\p{N}++", "[0-9][0-9][0-9]" } },
+	{ "llama-bpe", true, true, { LLAMA3("{1,3}+") } },
+	{ "qwen2", false, false, { LLAMA3("") } },
+	{ "default", false, false, { "[" PUNCTUATION "$+<=>^~|]++", GPT2, "[" NUMBER "]++", "[0-9][0-9][0-9]" } },
 };
 
 struct pretokenizer {
