@@ -205,7 +205,7 @@ int kvd_status(struct kvd_client *c, struct kvd_status *out);
 
 struct kvd_model {
 	char name[128], arch[32], title[128], state[32];
-	char chat_template[32];	/* "chatml"; "unknown": not one that we know; "": the model has none */
+	char chat_template[32];	/* "chatml"; "unknown": not one that kvd knows; "none": the model has none */
 	uint32_t n_ctx, n_ctx_train, n_vocab, n_layers, n_embd;
 	uint64_t n_params, file_bytes, weight_bytes;
 	char hash[33];		/* hex */

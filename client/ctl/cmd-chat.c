@@ -226,9 +226,10 @@ static int begin(struct chat *chat)
 
 	if (status)
 		return status;
-	if (!*model.chat_template || !strcmp(model.chat_template, "unknown")) {
+	enum template_state state = connect_template(&model);
+	if (state != TEMPLATE_KNOWN) {
 		ctl_error(chat->ctl, "the model %s has %s; \"kvctl generate --raw\" works without one", model.name,
-			  *model.chat_template ? "a chat template that is not known" : "no chat template");
+			  state == TEMPLATE_NONE ? "no chat template" : "a chat template that is not known");
 		return CTL_FAILED;
 	}
 	if (set_system(chat, s->system) || interrupt_init()) {

@@ -9,11 +9,11 @@
 #include "client/ctl/sampling.h"
 #include "client/ctl/stream.h"
 
-enum template_use { TEMPLATE_AUTO, TEMPLATE_RAW, TEMPLATE_CHAT };
+enum template_use { USE_AUTO, USE_RAW, USE_CHAT };
 
 struct generate {
 	struct sampling sampling;
-	enum template_use template;
+	enum template_use use;
 	const char *file;
 };
 
@@ -29,11 +29,11 @@ static int parse_logprobs(struct generate *g, struct ctl_options *o)
 
 static int parse_template(struct generate *g, struct ctl_options *o, enum template_use use)
 {
-	if (g->template != TEMPLATE_AUTO && g->template != use) {
+	if (g->use != USE_AUTO && g->use != use) {
 		o->status = ctl_usage(o->ctl, "%s: --raw and --chat exclude each other", o->name);
 		return CTL_OPTIONS_EXIT;
 	}
-	g->template = use;
+	g->use = use;
 	return 0;
 }
 
@@ -44,9 +44,9 @@ static int parse_option(struct generate *g, struct ctl_options *o, int c)
 		g->file = optarg;
 		return 0;
 	case CTL_OPT_RAW:
-		return parse_template(g, o, TEMPLATE_RAW);
+		return parse_template(g, o, USE_RAW);
 	case CTL_OPT_CHAT:
-		return parse_template(g, o, TEMPLATE_CHAT);
+		return parse_template(g, o, USE_CHAT);
 	case CTL_OPT_LOGPROBS:
 		return parse_logprobs(g, o);
 	case CTL_OPT_IGNORE_EOS:
@@ -66,7 +66,7 @@ static int parse(struct generate *g, struct ctl_options *o)
 		if (c == CTL_OPTIONS_EXIT || parse_option(g, o, c) == CTL_OPTIONS_EXIT)
 			return CTL_OPTIONS_EXIT;
 	}
-	if (g->template == TEMPLATE_RAW && g->sampling.system) {
+	if (g->use == USE_RAW && g->sampling.system) {
 		o->status = ctl_usage(o->ctl, "--system: a raw prompt has no messages");
 		return CTL_OPTIONS_EXIT;
 	}
@@ -77,17 +77,17 @@ static int parse(struct generate *g, struct ctl_options *o)
 static int decide_template(const struct ctl *ctl, const struct generate *g, const struct kvd_model *model,
 			   bool *chat)
 {
-	bool none = !*model->chat_template, unknown = !strcmp(model->chat_template, "unknown");
+	enum template_state state = connect_template(model);
 
-	*chat = g->template == TEMPLATE_CHAT || (g->template == TEMPLATE_AUTO && !none);
+	*chat = g->use == USE_CHAT || (g->use == USE_AUTO && state != TEMPLATE_NONE);
 	if (!*chat && g->sampling.system) {
 		ctl_error(ctl, "--system: the model %s has no chat template", model->name);
 		return CTL_FAILED;
 	}
-	if (!*chat || (!none && !unknown))
+	if (!*chat || state == TEMPLATE_KNOWN)
 		return 0;
 	ctl_error(ctl, "the model %s has %s; --raw sends the prompt without one", model->name,
-		  none ? "no chat template" : "a chat template that is not known");
+		  state == TEMPLATE_NONE ? "no chat template" : "a chat template that is not known");
 	return CTL_FAILED;
 }
 

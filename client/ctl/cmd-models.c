@@ -47,7 +47,7 @@ static int print_table(const struct ctl *ctl, const struct kvd_model *list, size
 		table_cell(&t, "%s", format_count(buf, m->n_params));
 		table_cell(&t, "%s", format_bytes(buf, m->file_bytes));
 		table_cell(&t, "%s", format_bytes(buf, m->weight_bytes));
-		table_cell(&t, "%s", *m->chat_template ? m->chat_template : "none");
+		table_cell(&t, "%s", *m->chat_template ? m->chat_template : "-");
 		table_cell(&t, "%s", m->title);
 	}
 	int r = table_print(&t);

@@ -133,6 +133,13 @@ static int choose_model(const struct ctl *ctl, struct kvd_client *c, const char 
 	return r;
 }
 
+enum template_state connect_template(const struct kvd_model *model)
+{
+	if (!*model->chat_template || !strcmp(model->chat_template, "none"))
+		return TEMPLATE_NONE;
+	return strcmp(model->chat_template, "unknown") ? TEMPLATE_KNOWN : TEMPLATE_UNKNOWN;
+}
+
 int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text, struct kvd_client **out,
 		      struct kvd_model *chosen)
 {

@@ -17,4 +17,11 @@ int connect_running(const struct ctl *ctl, struct kvd_client **out);
 int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text, struct kvd_client **out,
 		      struct kvd_model *chosen);
 
+enum template_state {
+	TEMPLATE_KNOWN,
+	TEMPLATE_NONE,		/* the model has none */
+	TEMPLATE_UNKNOWN,	/* kvd does not understand it */
+};
+enum template_state connect_template(const struct kvd_model *model);
+
 #endif

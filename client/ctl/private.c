@@ -25,7 +25,7 @@
 struct launch {
 	char daemon[PATH_MAX];	/* the program, "kvd" = look in PATH */
 	char model[PATH_MAX];	/* absolute */
-	char socket[PATH_MAX];	/* absolute */
+	char socket[PATH_MAX - 16];	/* absolute; there is room for what is beside it */
 	char log[PATH_MAX];
 	struct kvd_connect_options options;
 	bool quiet;
@@ -293,7 +293,7 @@ int private_start(const struct ctl *ctl, const char *model_file, bool quiet,
 {
 	struct launch l = { .options = *options, .quiet = quiet };
 	char lock[PATH_MAX + 16];
-	int r = private_socket(ctl, l.socket, sizeof(l.socket) - 16);
+	int r = private_socket(ctl, l.socket, sizeof(l.socket));
 
 	if (r)
 		return r;

@@ -108,6 +108,13 @@ int client_leave(struct kvd_client *c, int r);
 int client_send(struct kvd_client *c, const struct codec_buf *buf, int timeout_ms);
 
 /*
+ * One datagram without waiting, as fdpass_recv().  A daemon that closed with
+ * messages of ours unread gives ECONNRESET before what it had sent: that is
+ * passed over, and the end of the connection comes as FDPASS_E_EOF.
+ */
+int client_recv_datagram(struct kvd_client *c, size_t *n, int *fds, size_t max_fds, size_t *n_fds);
+
+/*
  * Takes one message from the socket, if one is there, and hands it on.  With the lock
  * held.  True if there was one, or if the state has changed (c->broken).
  */

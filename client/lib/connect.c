@@ -193,13 +193,12 @@ static int receive_greeting(struct kvd_client *c, uint64_t deadline_ns, size_t *
 			    struct diag *diag)
 {
 	for (;;) {
-		int r = fdpass_recv(c->sock, c->datagram, KVD_MESSAGE_MAX, n, fds, KVD_WELCOME_FDS, n_fds,
-				    FDPASS_DONTWAIT);
-		if (r == FDPASS_E_EOF || r == -ECONNRESET)
+		int r = client_recv_datagram(c, n, fds, KVD_WELCOME_FDS, n_fds);
+		if (r == FDPASS_E_EOF)
 			return diag_set(diag, KVD_E_CLOSED, "the daemon closed the connection");
 		if (r == FDPASS_E_TRUNCATED || r == FDPASS_E_FDS)
 			return diag_set(diag, KVD_E_PROTOCOL, "the greeting is not one of this protocol");
-		if (r != -EAGAIN && r != -EINTR)
+		if (r != -EAGAIN)
 			return r ? diag_set(diag, r, "cannot receive: %s", strerror(-r)) : 0;
 		uint64_t now = clock_ns();
 		if (now >= deadline_ns)

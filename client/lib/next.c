@@ -24,10 +24,9 @@ static void send_room(struct kvd_client *c)
 		c->room_owed = false;
 }
 
-/* What the last call gave out is done with. */
-static void release_last(struct kvd_client *c)
+/* Nothing points into the records taken so far. */
+static void release_records(struct kvd_client *c)
 {
-	request_free(steal_ptr(c->ended));
 	if (ring_consume(&c->reader))
 		c->room_owed = true;
 	send_room(c);
@@ -197,7 +196,8 @@ static int next_loop(struct kvd_client *c, int timeout_ms, uint64_t deadline_ns)
 		int r = next_now(c);
 		if (r != KVD_E_TIMEOUT)
 			return r;
-		send_room(c);
+		/* also what was skipped, so that no writer waits for it */
+		release_records(c);
 		/* a wake that is never taken would keep kvd_fd() readable */
 		if (!timeout_ms && drain_socket(c))
 			continue;
@@ -221,7 +221,8 @@ KVD_API int kvd_next(struct kvd_client *c, int timeout_ms, const struct kvd_even
 	if (c->next_active)
 		return client_leave(c, client_fail(c, -EBUSY, "another thread is in kvd_next()"));
 	c->next_active = true;
-	release_last(c);
+	request_free(steal_ptr(c->ended));	/* what the last call gave out */
+	release_records(c);
 	int r = next_loop(c, timeout_ms, deadline_ns);
 	if (!r)
 		*event = &c->event;

@@ -152,6 +152,19 @@ static bool handle_message(struct kvd_client *c, struct msg **m)
 	}
 }
 
+int client_recv_datagram(struct kvd_client *c, size_t *n, int *fds, size_t max_fds, size_t *n_fds)
+{
+	bool was_reset = false;
+
+	for (;;) {
+		int r = fdpass_recv(c->sock, c->datagram, KVD_MESSAGE_MAX, n, fds, max_fds, n_fds, FDPASS_DONTWAIT);
+		if (r == -EINTR || (r == -ECONNRESET && !was_reset))
+			was_reset = r == -ECONNRESET;
+		else
+			return r == -ECONNRESET ? FDPASS_E_EOF : r;
+	}
+}
+
 bool client_receive(struct kvd_client *c, bool is_next)
 {
 	_cleanup_(msg_freep) struct msg *m = NULL;
@@ -161,9 +174,7 @@ bool client_receive(struct kvd_client *c, bool is_next)
 
 	if (c->broken)
 		return false;
-	do
-		r = fdpass_recv(c->sock, c->datagram, KVD_MESSAGE_MAX, &n, NULL, 0, NULL, FDPASS_DONTWAIT);
-	while (r == -EINTR);
+	r = client_recv_datagram(c, &n, NULL, 0, NULL);
 	if (r == -EAGAIN)
 		return false;
 	if (r == FDPASS_E_EOF || r < 0) {
