@@ -26,13 +26,9 @@ struct diag {
 
 #define DIAG_NULL ((struct diag){ "" })
 
-/*
- * Writes the sentence (cut to fit) and returns err, so that a failing function
- * can end with `return diag_set(diag, -EINVAL, "...", ...)`.  diag may be NULL.
- * The first sentence stays: it was written closest to the cause.
- */
-__attribute__((format(printf, 3, 4)))
-static inline int diag_set(struct diag *diag, int err, const char *fmt, ...)
+/* The first sentence stays: it was written closest to the cause. */
+__attribute__((format(printf, 2, 3)))
+static inline void diag_write(struct diag *diag, const char *fmt, ...)
 {
 	if (diag && !diag->text[0]) {
 		va_list ap;
@@ -40,7 +36,18 @@ static inline int diag_set(struct diag *diag, int err, const char *fmt, ...)
 		vsnprintf(diag->text, sizeof(diag->text), fmt, ap);
 		va_end(ap);
 	}
+}
+
+static inline int diag_err(int err)
+{
 	return err;
 }
+
+/*
+ * Writes the sentence (cut to fit) and returns err, so that a failing function
+ * can end with `return diag_set(diag, -EINVAL, "...", ...)`.  diag may be NULL.
+ * A macro, since analysers don't see what a variadic function returns.
+ */
+#define diag_set(diag, err, ...) (diag_write((diag), __VA_ARGS__), diag_err(err))
 
 #endif

@@ -153,7 +153,11 @@ int main(int argc, char **argv)
 		{ 0 },
 	};
 	struct bench_options o = {
-		.model_path = getenv("KVD_TEST_MODEL"), .n_decode = 128, .chunk = 512, .block_tokens = 32, .n_seqs = BATCH,
+		.model_path = getenv("KVD_TEST_MODEL"),
+		.n_decode = 128,
+		.chunk = 512,
+		.block_tokens = 32,
+		.n_seqs = BATCH,
 	};
 	struct diag diag = DIAG_NULL;
 	struct run run = { 0 };

@@ -60,7 +60,8 @@ static int open_pool(struct bench *b)
 	b->blocks_per_seq = (b->options.n_ctx + b->options.block_tokens - 1) / b->options.block_tokens;
 	/* Room to spare, since a chunk's tail may not hold a block. */
 	if (!checked_mul_u64(g.block_bytes, b->blocks_per_seq, &bytes) ||
-	    !checked_mul_u64(bytes, b->options.n_seqs, &bytes) || !checked_add_u64(bytes, bytes / 8 + (64u << 20), &bytes))
+	    !checked_mul_u64(bytes, b->options.n_seqs, &bytes) ||
+	    !checked_add_u64(bytes, bytes / 8 + (64u << 20), &bytes))
 		return -EINVAL;
 	chunk = pool_chunk_bytes_for(g.block_bytes, bytes);
 	r = pool_new(&b->pool, b->be, b->accounts, bytes, chunk);
