@@ -15,6 +15,10 @@
 
 /* Best first. */
 static const struct kc_level *const levels[] = {
+#ifdef __x86_64__
+	&kc_level_avx512,
+	&kc_level_avx2,
+#endif
 	&kc_level_c,
 };
 #define N_LEVELS (sizeof(levels) / sizeof(levels[0]))

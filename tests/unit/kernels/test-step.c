@@ -13,7 +13,7 @@ static const struct toy_shape shapes[] = {
 	  .activation = KB_GELU_TANH, .extras = true },
 	{ .n_layers = 1, .n_embd = 64, .n_heads = 2, .n_kv_heads = 2, .head_dim = 64, .n_ff = 64, .n_vocab = 33,
 	  .max_positions = 1100, .type = KB_Q8_0, .head_type = KB_F32, .rope = KB_ROPE_HALVES },
-	{ .n_layers = 2, .n_embd = 32, .n_heads = 8, .n_kv_heads = 1, .head_dim = 128, .n_ff = 32, .n_vocab = 40,
+	{ .n_layers = 2, .n_embd = 32, .n_heads = 2, .n_kv_heads = 1, .head_dim = 128, .n_ff = 32, .n_vocab = 40,
 	  .max_positions = 1100, .type = KB_BF16, .head_type = KB_BF16, .window = 600 },
 };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
@@ -64,7 +64,8 @@ static void test_pieces(void **state)
 		float *expected = oracle(&shapes[i], 1, 1090);
 
 		for (const char *const *level = kb_cpu_levels(); *level; level++) {
-			for (size_t j = 0; j < 4; j++)
+			/* Plain C is slow: one cut suffices for it. */
+			for (size_t j = strcmp(*level, "c") ? 0 : 3; j < 4; j++)
 				run_pieces(*level, 1 + j % 2, &shapes[i], blocks[(i + j) % 3], pieces[j], 1090, expected);
 		}
 		free(expected);

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * simd-avx2.h - the vector of simd-*.h on AVX2 with FMA and F16C: 8 lanes.
+ *
+ * simd-avx512.h offers the same names with 16 lanes; its comments are here.
+ */
+#ifndef KC_SIMD_AVX2_H
+#define KC_SIMD_AVX2_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "simd-common.h"
+
+#define VW 8		/* floats in a vector */
+#define VN (16 / VW)	/* vectors for the 16 lanes of a group or reduction */
+#define MAX_PRODUCT_ROWS 4	/* batch rows held in registers by a product */
+
+typedef __m256 vf;
+typedef __m256i vi;
+
+INLINE vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+INLINE void vf_store(float *p, vf v) { _mm256_storeu_ps(p, v); }
+INLINE vf vf_set1(float x) { return _mm256_set1_ps(x); }
+INLINE vf vf_zero(void) { return _mm256_setzero_ps(); }
+INLINE vf vf_add(vf a, vf b) { return _mm256_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+/* a > b ? a : b and a < b ? a : b, so b where one is a NaN */
+INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE vf vf_neg(vf a) { return _mm256_xor_ps(_mm256_set1_ps(-0.0f), a); }
+INLINE vf vf_of_int(vi a) { return _mm256_cvtepi32_ps(a); }
+INLINE vi vf_round(vf a) { return _mm256_cvtps_epi32(a); }
+INLINE vf vf_as_float(vi a) { return _mm256_castsi256_ps(a); }
+INLINE vi vi_as_int(vf a) { return _mm256_castps_si256(a); }
+INLINE vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
+INLINE vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+INLINE vi vi_high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
+INLINE vi vi_low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
+INLINE vi vi_shift_left_23(vi a) { return _mm256_slli_epi32(a, 23); }
+
+INLINE vf vf_load_f16(const void *p)
+{
+	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE void vf_store_f16(void *p, vf v)
+{
+	_mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE vf vf_load_bf16(const void *p)
+{
+	__m256i v = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p));
+
+	return _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+}
+
+/* Largest lane; no NaNs. */
+INLINE float vf_reduce_max(vf v)
+{
+	return reduce_max_8(v);
+}
+
+/* Sum of 16 lanes, by halves. */
+INLINE float vf_reduce_add(const vf v[VN])
+{
+	return reduce_add_8(_mm256_add_ps(v[0], v[1]));
+}
+
+INLINE int32_t vi_reduce_add(vi v)
+{
+	return reduce_add_int_8(v);
+}
+
+/* 32 integers in -128..127 to bytes. */
+INLINE void vi_store_bytes(int8_t *p, const vi v[32 / VW])
+{
+	__m256i a = _mm256_packs_epi32(v[0], v[1]), b = _mm256_packs_epi32(v[2], v[3]);
+	__m256i c = _mm256_packs_epi16(a, b);
+
+	/* The packs work inside 128-bit halves. */
+	c = _mm256_permutevar8x32_epi32(c, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+	_mm256_storeu_si256((__m256i *)p, c);
+}
+
+/* Four activation bytes in every lane. */
+INLINE vi vi_bytes4(const int8_t *p)
+{
+	int32_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return _mm256_set1_epi32(x);
+}
+
+/*
+ * Dot product of 32 nibbles per lane: eight steps of four.  A step's pair sums
+ * are at most 2 * 15 * 127 = 3,810 in magnitude, so that eight add up to at
+ * most 30,480 in 16 bits; one multiply-add by ones then widens them.
+ */
+INLINE vi dot_nibbles(vi sum, vi w, vi x)
+{
+	return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
+}
+
+INLINE vi dot_nibbles_end(vi sum)
+{
+	return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+}
+
+/*
+ * Signed bytes: |w| * sign(x, w).  |w| <= 128 (as unsigned) and |x| <= 127, so a
+ * pair sum is at most 2 * 128 * 127 = 32,512 and never saturates.
+ */
+struct dot_weights {
+	vi w, magnitude;
+};
+
+INLINE struct dot_weights dot_bytes_weights(vi w)
+{
+	return (struct dot_weights){ w, _mm256_abs_epi8(w) };
+}
+
+/* sum_x: sum of the 32 activations. */
+INLINE vi dot_bytes_begin(int32_t sum_x)
+{
+	(void)sum_x;
+	return _mm256_setzero_si256();
+}
+
+INLINE vi dot_bytes(vi sum, struct dot_weights w, vi x)
+{
+	__m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.w));
+
+	return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+}
+
+#endif

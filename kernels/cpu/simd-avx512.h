@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* simd-avx512.h - the vector of simd-*.h on AVX-512 F, BW, DQ and VNNI: 16 lanes.  See simd-avx2.h. */
+#ifndef KC_SIMD_AVX512_H
+#define KC_SIMD_AVX512_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "simd-common.h"
+
+#define VW 16
+#define VN (16 / VW)
+#define MAX_PRODUCT_ROWS 8
+
+typedef __m512 vf;
+typedef __m512i vi;
+
+INLINE vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+INLINE void vf_store(float *p, vf v) { _mm512_storeu_ps(p, v); }
+INLINE vf vf_set1(float x) { return _mm512_set1_ps(x); }
+INLINE vf vf_zero(void) { return _mm512_setzero_ps(); }
+INLINE vf vf_add(vf a, vf b) { return _mm512_add_ps(a, b); }
+INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
+INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
+INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
+INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+INLINE vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+INLINE vf vf_as_float(vi a) { return _mm512_castsi512_ps(a); }
+INLINE vi vi_as_int(vf a) { return _mm512_castps_si512(a); }
+INLINE vf vf_abs(vf a) { return vf_as_float(vi_and(vi_as_int(a), vi_set1(0x7fffffff))); }
+INLINE vf vf_neg(vf a) { return vf_as_float(_mm512_xor_si512(vi_as_int(a), vi_set1(INT32_MIN))); }
+INLINE vf vf_of_int(vi a) { return _mm512_cvtepi32_ps(a); }
+INLINE vi vf_round(vf a) { return _mm512_cvtps_epi32(a); }
+INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
+INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+INLINE vi vi_low_nibbles(vi a) { return vi_and(a, vi_set1(0x0f0f0f0f)); }
+INLINE vi vi_high_nibbles(vi a) { return vi_and(_mm512_srli_epi16(a, 4), vi_set1(0x0f0f0f0f)); }
+INLINE vi vi_shift_left_23(vi a) { return _mm512_slli_epi32(a, 23); }
+
+INLINE vf vf_load_f16(const void *p)
+{
+	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
+}
+
+INLINE void vf_store_f16(void *p, vf v)
+{
+	_mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE vf vf_load_bf16(const void *p)
+{
+	__m512i v = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p));
+
+	return vf_as_float(_mm512_slli_epi32(v, 16));
+}
+
+INLINE __m256 upper_half(vf v)
+{
+	return _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+}
+
+INLINE float vf_reduce_max(vf v)
+{
+	return reduce_max_8(_mm256_max_ps(_mm512_castps512_ps256(v), upper_half(v)));
+}
+
+INLINE float vf_reduce_add(const vf v[VN])
+{
+	return reduce_add_8(_mm256_add_ps(_mm512_castps512_ps256(v[0]), upper_half(v[0])));
+}
+
+INLINE int32_t vi_reduce_add(vi v)
+{
+	__m256i low = _mm512_castsi512_si256(v), high = _mm512_extracti64x4_epi64(v, 1);
+
+	return reduce_add_int_8(_mm256_add_epi32(low, high));
+}
+
+INLINE void vi_store_bytes(int8_t *p, const vi v[32 / VW])
+{
+	_mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8(v[0]));
+	_mm_storeu_si128((__m128i *)(p + 16), _mm512_cvtepi32_epi8(v[1]));
+}
+
+INLINE vi vi_bytes4(const int8_t *p)
+{
+	int32_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return _mm512_set1_epi32(x);
+}
+
+/* dpbusd adds four products to 32 bits and does not saturate. */
+INLINE vi dot_nibbles(vi sum, vi w, vi x)
+{
+	return _mm512_dpbusd_epi32(sum, w, x);
+}
+
+INLINE vi dot_nibbles_end(vi sum)
+{
+	return sum;
+}
+
+/* It wants unsigned weights: (w + 128) . x - 128 * sum of x, exact. */
+struct dot_weights {
+	vi shifted;
+};
+
+INLINE struct dot_weights dot_bytes_weights(vi w)
+{
+	return (struct dot_weights){ _mm512_xor_si512(w, vi_set1((int32_t)0x80808080)) };
+}
+
+INLINE vi dot_bytes_begin(int32_t sum_x)
+{
+	return _mm512_set1_epi32(-128 * sum_x);
+}
+
+INLINE vi dot_bytes(vi sum, struct dot_weights w, vi x)
+{
+	return _mm512_dpbusd_epi32(sum, w.shifted, x);
+}
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* simd-common.h - 256-bit pieces that the AVX2 and the AVX-512 vector share. */
+#ifndef KC_SIMD_COMMON_H
+#define KC_SIMD_COMMON_H
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 32")
+
+INLINE float reduce_max_8(__m256 v)
+{
+	__m128 m = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+	m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+	m = _mm_max_ss(m, _mm_shuffle_ps(m, m, 1));
+	return _mm_cvtss_f32(m);
+}
+
+/* Lane i + lane i+4, then i + i+2, then 0 + 1. */
+INLINE float reduce_add_8(__m256 v)
+{
+	__m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+
+	s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+	s = _mm_add_ss(s, _mm_shuffle_ps(s, s, 1));
+	return _mm_cvtss_f32(s);
+}
+
+INLINE int32_t reduce_add_int_8(__m256i v)
+{
+	__m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+
+	s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+	s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1));
+	return _mm_cvtsi128_si32(s);
+}
+
+/* 8 x 8 halves at rows src + i * src_stride to floats, transposed, at rows dst + i * dst_stride. */
+INLINE void transpose_f16_8x8(const uint16_t *src, size_t src_stride, float *dst, size_t dst_stride)
+{
+	__m256 r[8], u[8];
+
+	UNROLL
+	for (int i = 0; i < 8; i++)
+		r[i] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i * src_stride)));
+	UNROLL
+	for (int i = 0; i < 8; i += 2) {
+		u[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+		u[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+	}
+	UNROLL
+	for (int i = 0; i < 8; i += 4) {
+		r[i] = _mm256_shuffle_ps(u[i], u[i + 2], 0x44);
+		r[i + 1] = _mm256_shuffle_ps(u[i], u[i + 2], 0xee);
+		r[i + 2] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0x44);
+		r[i + 3] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0xee);
+	}
+	UNROLL
+	for (int i = 0; i < 4; i++) {
+		_mm256_storeu_ps(dst + i * dst_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+		_mm256_storeu_ps(dst + (i + 4) * dst_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+	}
+}
+
+#endif

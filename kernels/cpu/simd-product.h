@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * simd-product.h - vector products.  Lanes are output rows, so that there is
+ * no horizontal sum, and each output is one chain over K in ascending order
+ * whatever the number of batch rows.
+ *
+ * Limit, matrix x vector: bytes of weights over memory bandwidth.  A block of
+ * 32 x 16 Q4_1 weights is 320 bytes; AVX2 needs about 90 instructions for it,
+ * some 25 cycles, against 45 to 60 for its bytes at 20 GB/s per core.
+ *
+ * Limit, matrix x matrix: the multiply rate.  A block of 32 x 8 takes, for each
+ * batch row, 8 maddubs, 8 adds and 5 more on AVX2 (21 for 256 products), and 8
+ * dpbusd and 4 more for 32 x 16 on AVX-512 (12 for 512 products); unpacking is
+ * shared by up to MAX_PRODUCT_ROWS batch rows.
+ */
+#ifndef KC_SIMD_PRODUCT_H
+#define KC_SIMD_PRODUCT_H
+
+#include "cpu.h"
+
+/* Ahead of the weights being used, in bytes: about 100 ns at full speed. */
+#define PREFETCH 2048
+
+struct product_task {
+	const uint8_t *w;	/* the group */
+	const struct kc_rows *in;
+	uint32_t row;		/* first batch row */
+	float *out;
+	size_t out_stride;
+	bool stream;		/* the group comes from memory */
+};
+
+INLINE void prefetch(const uint8_t *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		_mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+}
+
+/*
+ * Q4_0 and Q4_1: n_rows batch rows, and n_vecs vectors of weight rows from vector
+ * `first`; all are constants after inlining.
+ */
+INLINE void product_q4(const struct product_task *t, const bool has_min, const int n_rows, const int first,
+		       const int n_vecs)
+{
+	const size_t block_bytes = (has_min ? 20 : 18) * KC_LANES, quants = (has_min ? 4 : 2) * KC_LANES;
+	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
+	const int8_t *x = t->in->q + (size_t)t->row * cols;
+	const float *d = t->in->d + (size_t)t->row * n_blocks, *s = t->in->s + (size_t)t->row * n_blocks;
+	const uint8_t *w = t->w;
+	vf acc[MAX_PRODUCT_ROWS * VN];
+
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		acc[i] = vf_zero();
+	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
+		vi dot[MAX_PRODUCT_ROWS * VN];
+
+		if (t->stream)
+			prefetch(w, block_bytes);
+		UNROLL
+		for (int i = 0; i < n_rows * n_vecs; i++)
+			dot[i] = vi_zero();
+		UNROLL
+		for (int j = 0; j < 4; j++) {
+			UNROLL
+			for (int v = 0; v < n_vecs; v++) {
+				vi pair = vi_load(w + quants + j * 64 + (first + v) * VW * 4);
+				vi low = vi_low_nibbles(pair), high = vi_high_nibbles(pair);
+
+				UNROLL
+				for (int r = 0; r < n_rows; r++) {
+					const int8_t *xr = x + (size_t)r * cols + 4 * j;
+					vi *sum = &dot[r * n_vecs + v];
+
+					*sum = dot_nibbles(*sum, low, vi_bytes4(xr));
+					*sum = dot_nibbles(*sum, high, vi_bytes4(xr + 16));
+				}
+			}
+		}
+		UNROLL
+		for (int v = 0; v < n_vecs; v++) {
+			vf dw = vf_load_f16(w + (first + v) * VW * 2), offset;
+
+			if (has_min)
+				offset = vf_load_f16(w + 2 * KC_LANES + (first + v) * VW * 2);
+			else
+				offset = vf_mul(vf_set1(-8.0f), dw);
+			UNROLL
+			for (int r = 0; r < n_rows; r++) {
+				vf *a = &acc[r * n_vecs + v];
+				vf scale = vf_mul(dw, vf_set1(d[(size_t)r * n_blocks + b]));
+
+				*a = vf_fma(scale, vf_of_int(dot_nibbles_end(dot[r * n_vecs + v])), *a);
+				*a = vf_fma(offset, vf_set1(s[(size_t)r * n_blocks + b]), *a);
+			}
+		}
+	}
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
+}
+
+INLINE void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
+{
+	const size_t block_bytes = 34 * KC_LANES;
+	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
+	const int8_t *x = t->in->q + (size_t)t->row * cols;
+	const float *d = t->in->d + (size_t)t->row * n_blocks;
+	const int32_t *sum = t->in->sum + (size_t)t->row * n_blocks;
+	const uint8_t *w = t->w;
+	vf acc[MAX_PRODUCT_ROWS * VN];
+
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		acc[i] = vf_zero();
+	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
+		vi dot[MAX_PRODUCT_ROWS * VN];
+
+		if (t->stream)
+			prefetch(w, block_bytes);
+		UNROLL
+		for (int i = 0; i < n_rows * n_vecs; i++)
+			dot[i] = dot_bytes_begin(sum[(size_t)(i / n_vecs) * n_blocks + b]);
+		UNROLL
+		for (int j = 0; j < 8; j++) {
+			UNROLL
+			for (int v = 0; v < n_vecs; v++) {
+				vi bytes = vi_load(w + 2 * KC_LANES + j * 64 + (first + v) * VW * 4);
+				struct dot_weights weights = dot_bytes_weights(bytes);
+
+				UNROLL
+				for (int r = 0; r < n_rows; r++)
+					dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights,
+									vi_bytes4(x + (size_t)r * cols + 4 * j));
+			}
+		}
+		UNROLL
+		for (int v = 0; v < n_vecs; v++) {
+			vf dw = vf_load_f16(w + (first + v) * VW * 2);
+
+			UNROLL
+			for (int r = 0; r < n_rows; r++) {
+				vf scale = vf_mul(dw, vf_set1(d[(size_t)r * n_blocks + b]));
+
+				acc[r * n_vecs + v] = vf_fma(scale, vf_of_int(dot[r * n_vecs + v]), acc[r * n_vecs + v]);
+			}
+		}
+	}
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
+}
+
+/* F32, F16 and BF16; size: bytes of an element. */
+INLINE void product_float(const struct product_task *t, const enum kb_type type, const int n_rows)
+{
+	const size_t size = type == KB_F32 ? 4 : 2;
+	const uint32_t cols = t->in->cols;
+	const float *x = t->in->f + (size_t)t->row * cols;
+	const uint8_t *w = t->w;
+	vf acc[MAX_PRODUCT_ROWS * VN];
+
+	UNROLL
+	for (int i = 0; i < n_rows * VN; i++)
+		acc[i] = vf_zero();
+	for (uint32_t k = 0; k < cols; k++, w += size * KC_LANES) {
+		if (t->stream)
+			_mm_prefetch((const char *)w + PREFETCH, _MM_HINT_T0);
+		UNROLL
+		for (int v = 0; v < VN; v++) {
+			const uint8_t *at = w + v * VW * size;
+			vf weights;
+
+			if (type == KB_F32)
+				weights = vf_load((const float *)(const void *)at);
+			else
+				weights = type == KB_F16 ? vf_load_f16(at) : vf_load_bf16(at);
+			UNROLL
+			for (int r = 0; r < n_rows; r++)
+				acc[r * VN + v] = vf_fma(weights, vf_set1(x[(size_t)r * cols + k]), acc[r * VN + v]);
+		}
+	}
+	UNROLL
+	for (int i = 0; i < n_rows * VN; i++)
+		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
+}
+
+/* With more than two rows the registers hold one vector of weight rows at a time. */
+#define FOR_VECTORS(n_rows, call) \
+	do { \
+		if ((n_rows) * VN <= 4) { \
+			call(0, VN); \
+			break; \
+		} \
+		UNROLL \
+		for (int first = 0; first < VN; first++) \
+			call(first, 1); \
+	} while (0)
+
+#define CALL_Q4_0(first, n_vecs) product_q4(t, false, n_rows, first, n_vecs)
+#define CALL_Q4_1(first, n_vecs) product_q4(t, true, n_rows, first, n_vecs)
+#define CALL_Q8_0(first, n_vecs) product_q8(t, n_rows, first, n_vecs)
+
+INLINE void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
+{
+	switch (type) {
+	case KB_Q4_0: FOR_VECTORS(n_rows, CALL_Q4_0); break;
+	case KB_Q4_1: FOR_VECTORS(n_rows, CALL_Q4_1); break;
+	case KB_Q8_0: FOR_VECTORS(n_rows, CALL_Q8_0); break;
+	default: product_float(t, type, n_rows);
+	}
+}
+
+/* All batch rows of one group. */
+INLINE void product_group(struct product_task *t, const enum kb_type type, uint32_t n_rows)
+{
+	uint32_t step;
+
+	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
+		if (MAX_PRODUCT_ROWS >= 8 && n_rows >= 8)
+			product_rows(t, type, step = MAX_PRODUCT_ROWS);
+		else if (n_rows >= 4)
+			product_rows(t, type, step = 4);
+		else if (n_rows >= 2)
+			product_rows(t, type, step = 2);
+		else
+			product_rows(t, type, step = 1);
+		t->row += step;
+		t->out += step * t->out_stride;
+	}
+}
+
+static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
+			 uint32_t row0, uint32_t n_rows, float *out, size_t out_stride)
+{
+	for (uint32_t g = 0; g < n_groups; g++) {
+		struct product_task t = { .w = w->data + w->group_bytes * (group0 + g), .in = in, .row = row0,
+					  .out = out + (size_t)g * KC_LANES, .out_stride = out_stride };
+
+		switch (w->type) {
+		case KB_F32: product_group(&t, KB_F32, n_rows); break;
+		case KB_F16: product_group(&t, KB_F16, n_rows); break;
+		case KB_BF16: product_group(&t, KB_BF16, n_rows); break;
+		case KB_Q4_0: product_group(&t, KB_Q4_0, n_rows); break;
+		case KB_Q4_1: product_group(&t, KB_Q4_1, n_rows); break;
+		case KB_Q8_0: product_group(&t, KB_Q8_0, n_rows); break;
+		}
+	}
+}
+
+#endif
