@@ -18,6 +18,24 @@ int client_fail(struct kvd_client *c, int r, const char *fmt, ...)
 	return r;
 }
 
+int client_break(struct kvd_client *c, int r, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (!c->broken) {
+		va_start(ap, fmt);
+		vsnprintf(c->broken_why, sizeof(c->broken_why), fmt, ap);
+		va_end(ap);
+		c->broken = r;
+	}
+	return client_still_broken(c);
+}
+
+int client_still_broken(struct kvd_client *c)
+{
+	return client_fail(c, c->broken, "%s", c->broken_why);
+}
+
 void client_clear_error(struct kvd_client *c)
 {
 	c->error[0] = '\0';

@@ -72,6 +72,7 @@ struct kvd_client {
 	bool poked;
 	bool room_owed;			/* `room` could not be sent yet */
 	int broken;			/* KVD_E_CLOSED or KVD_E_PROTOCOL; 0: attached */
+	char broken_why[200];
 	uint64_t last_id;
 	struct list requests, refused, calls;
 	struct arena arena;
@@ -93,6 +94,12 @@ struct kvd_client {
 __attribute__((format(printf, 3, 4)))
 int client_fail(struct kvd_client *c, int r, const char *fmt, ...);
 void client_clear_error(struct kvd_client *c);
+
+/* The attachment is over; the first reason stays.  Returns c->broken. */
+__attribute__((format(printf, 3, 4)))
+int client_break(struct kvd_client *c, int r, const char *fmt, ...);
+/* Says again why it is over; returns c->broken. */
+int client_still_broken(struct kvd_client *c);
 
 /* Locks, forgets the last failure. */
 void client_enter(struct kvd_client *c);

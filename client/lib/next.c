@@ -125,7 +125,7 @@ static int next_record(struct kvd_client *c)
 			return 0;
 		}
 		if (r == RING_E_CORRUPT) {
-			c->broken = client_fail(c, KVD_E_PROTOCOL, "the daemon broke the protocol: the ring");
+			client_break(c, KVD_E_PROTOCOL, "the daemon broke the protocol: the ring");
 			return r;
 		}
 	}
@@ -161,7 +161,7 @@ static int next_now(struct kvd_client *c)
 
 	client_unpoke(c);
 	if (broken == KVD_E_PROTOCOL)
-		return broken;
+		return client_still_broken(c);
 	if (c->since_socket >= SOCKET_EVERY && !list_empty(&c->requests))
 		drain_socket(c);
 	if (next_refusal(c))
@@ -173,9 +173,9 @@ static int next_now(struct kvd_client *c)
 		return KVD_E_PROTOCOL;
 	/* what the daemon wrote before it went has been read, since broken was looked at first */
 	if (broken)
-		return broken;
+		return client_still_broken(c);
 	if (r == RING_E_CLOSED && !drain_socket(c))
-		return c->broken = client_fail(c, KVD_E_CLOSED, "the daemon is stopping");
+		return client_break(c, KVD_E_CLOSED, "the daemon is stopping");
 	return KVD_E_TIMEOUT;
 }
 

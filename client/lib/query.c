@@ -43,7 +43,7 @@ int call_exchange(struct kvd_client *c, struct call *call, const struct codec_bu
 	call->sent = !r;
 	while (!r && !call->answered) {
 		if (c->broken)
-			return c->broken;
+			return client_still_broken(c);
 		r = client_wait(c, deadline_ns, false);
 	}
 	if (call->answered)
@@ -79,7 +79,7 @@ static int ask(struct kvd_client *c, enum kvd_message question, enum kvd_message
 	int r;
 
 	if (c->broken)
-		return client_fail(c, c->broken, "the daemon is gone");
+		return client_still_broken(c);
 	call = call_new(c, expected);
 	if (!call)
 		return -ENOMEM;

@@ -65,7 +65,7 @@ void client_unpoke(struct kvd_client *c)
 
 static void break_protocol(struct kvd_client *c, const char *what)
 {
-	c->broken = client_fail(c, KVD_E_PROTOCOL, "the daemon broke the protocol: %s", what);
+	client_break(c, KVD_E_PROTOCOL, "the daemon broke the protocol: %s", what);
 }
 
 static struct call *find_call(struct kvd_client *c, uint64_t id)
@@ -178,7 +178,7 @@ bool client_receive(struct kvd_client *c, bool is_next)
 	if (r == -EAGAIN)
 		return false;
 	if (r == FDPASS_E_EOF || r < 0) {
-		c->broken = client_fail(c, KVD_E_CLOSED, "the daemon is gone%s%s", r < 0 ? ": " : "",
+		client_break(c, KVD_E_CLOSED, "the daemon is gone%s%s", r < 0 ? ": " : "",
 					r < 0 ? strerror(-r) : "");
 	} else if (r) {
 		break_protocol(c, r == FDPASS_E_FDS ? "descriptors that nobody asked for" : "a message too large");
@@ -187,7 +187,7 @@ bool client_receive(struct kvd_client *c, bool is_next)
 		if (r == CODEC_E_INVALID)
 			break_protocol(c, error.text);
 		else if (r)	/* no memory: the message is lost, so what waits for it would wait for ever */
-			c->broken = client_fail(c, KVD_E_CLOSED, "out of memory");
+			client_break(c, KVD_E_CLOSED, "out of memory");
 	}
 	bool news = c->broken || handle_message(c, &m) || c->broken;
 	if (news && !is_next)

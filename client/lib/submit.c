@@ -217,7 +217,7 @@ static int prepare_request(struct kvd_client *c, const struct kvd_params *p, str
 	uint64_t bytes = 0;
 
 	if (c->broken)
-		return client_fail(c, c->broken, "the daemon is gone");
+		return client_still_broken(c);
 	int r = check_params(c, p, &bytes);
 	if (r)
 		return r;
@@ -279,7 +279,7 @@ KVD_API int kvd_cancel(struct kvd_client *c, uint64_t request)
 
 	client_enter(c);
 	if (c->broken)
-		return client_leave(c, client_fail(c, c->broken, "the daemon is gone"));
+		return client_leave(c, client_still_broken(c));
 	if (!client_find_request(c, request))
 		return client_leave(c, 0);	/* it has ended */
 	int r = codec_encode_cancel(&buf, &m);

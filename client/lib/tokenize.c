@@ -55,7 +55,7 @@ static int copy_answer(struct kvd_client *c, const struct call *call, uint32_t t
 	uint32_t count = call->reply->tokenized.count;
 
 	if (count > size / sizeof(int32_t))
-		return c->broken = client_fail(c, KVD_E_PROTOCOL, "the daemon broke the protocol: more ids than fit");
+		return client_break(c, KVD_E_PROTOCOL, "the daemon broke the protocol: more ids than fit");
 	uint8_t *data = malloc(size);
 	if (!data)
 		return -ENOMEM;
@@ -102,7 +102,7 @@ static int tokenize(struct kvd_client *c, const struct question *q, struct answe
 	uint64_t size = guess_size(q), needed = 0;
 
 	if (c->broken)
-		return client_fail(c, c->broken, "the daemon is gone");
+		return client_still_broken(c);
 	if (q->n > KVD_ARENA_MAX)
 		return client_fail(c, -ENOSPC, "the text is longer than 64 MiB");
 	int r = ask_once(c, q, size, out, &needed);
@@ -158,7 +158,7 @@ static int split_pieces(struct kvd_client *c, const struct answer *a, struct kvd
 	uint64_t total = 0;
 
 	if (!pieces_fit(a, &total))
-		return c->broken = client_fail(c, KVD_E_PROTOCOL,
+		return client_break(c, KVD_E_PROTOCOL,
 					       "the daemon broke the protocol: pieces that do not fit");
 	struct kvd_token *tokens = malloc(a->count * sizeof(*tokens) + total + 1);
 	if (!tokens)
