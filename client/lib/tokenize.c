@@ -65,18 +65,19 @@ static int copy_answer(struct kvd_client *c, const struct call *call, uint32_t t
 }
 
 /*
- * One exchange with out_size bytes for the answer, or as many as there are.
- * 0; -EAGAIN: *needed bytes would do; other failures.
+ * One exchange with out_size bytes for the answer, or as many as there are but no
+ * fewer than least.  0; -EAGAIN: *needed bytes would do; other failures.
  */
-static int ask_once(struct kvd_client *c, const struct question *q, uint64_t out_size, struct answer *out,
-		    uint64_t *needed)
+static int ask_once(struct kvd_client *c, const struct question *q, uint64_t out_size, uint64_t least,
+		    struct answer *out, uint64_t *needed)
 {
 	_cleanup_(codec_buf_deinit) struct codec_buf buf = CODEC_BUF_NULL;
 	uint32_t text_bytes = ((uint32_t)q->n + ARENA_ALIGN - 1) & ~(ARENA_ALIGN - 1);
 	uint32_t most = arena_largest(&c->arena);
 
-	if (most < text_bytes + ARENA_ALIGN || out_size > UINT32_MAX)
-		return client_fail(c, -ENOSPC, "the arena of %u bytes has no room for the text", c->arena.size);
+	if (most < text_bytes + least || least > UINT32_MAX)
+		return client_fail(c, -ENOSPC, "the arena of %u bytes has no room for the text and its tokens",
+				   c->arena.size);
 	struct call *call = call_new(c, KVD_MSG_TOKENIZED);
 	if (!call)
 		return -ENOMEM;
@@ -105,13 +106,11 @@ static int tokenize(struct kvd_client *c, const struct question *q, struct answe
 		return client_still_broken(c);
 	if (q->n > KVD_ARENA_MAX)
 		return client_fail(c, -ENOSPC, "the text is longer than 64 MiB");
-	int r = ask_once(c, q, size, out, &needed);
-	if (r == -EAGAIN && needed > KVD_ARENA_MAX)
-		needed = KVD_ARENA_MAX;
+	int r = ask_once(c, q, size, ARENA_ALIGN, out, &needed);
 	if (r == -EAGAIN)
-		r = ask_once(c, q, (needed + ARENA_ALIGN - 1) & ~(uint64_t)(ARENA_ALIGN - 1), out, &needed);
+		r = ask_once(c, q, needed, needed, out, &needed);
 	if (r == -EAGAIN)
-		r = client_fail(c, -ENOSPC, "the arena of %u bytes has no room for the tokens", c->arena.size);
+		r = client_fail(c, -EIO, "the daemon does not say how much room the tokens take");
 	return r;
 }
 
