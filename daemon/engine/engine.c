@@ -130,11 +130,11 @@ void engine_stats(struct engine *e, struct engine_stats *out)
 
 /* --- the thread --- */
 
-/* Under the lock. */
 static void publish(struct engine *e)
 {
 	struct engine_stats *s = &e->stats;
 
+	pthread_mutex_lock(&e->lock);
 	s->n_running = e->sched.n_active;
 	s->n_queued = e->sched.n_waiting;
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
@@ -143,6 +143,7 @@ static void publish(struct engine *e)
 	s->blocks_capacity = pool_root_capacity(e->root);
 	s->kv_bytes_used = s->blocks_used * pool_root_geometry(e->root)->block_bytes;
 	e->published = *s;
+	pthread_mutex_unlock(&e->lock);
 }
 
 static enum engine_phase phase_of(const struct engine *e, const struct engine_request *r)
@@ -228,7 +229,6 @@ static bool take_commands(struct engine *e, bool work)
 	size_t n_ps;
 
 	pthread_mutex_lock(&e->lock);
-	publish(e);
 	while (!work && !e->stop && !e->attention && !e->n_ps && list_empty(&e->incoming))
 		pthread_cond_wait(&e->wake, &e->lock);
 	first_new = list_empty(&e->incoming) ? &e->requests : e->incoming.next;
@@ -281,11 +281,13 @@ static void *engine_main(void *arg)
 	while (take_commands(e, work)) {
 		engine_settle(e);
 		engine_admit(e);
+		publish(e);
 		work = e->sched.n_active > 0;
 		if (work && e->step_delay_ns)
 			delay(e);
 		if (work)
 			engine_step(e);
+		publish(e);
 		engine_settle(e);
 	}
 	list_for_each_safe(l, next, &e->requests)

@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fake-client.h - a client of the engine: a sink that notes what it gets and
+ * can be full or gone, and what each request should give when run alone.
+ * After fake-model.h.
+ */
+#ifndef KVD_TESTS_FAKE_CLIENT_H
+#define KVD_TESTS_FAKE_CLIENT_H
+
+#include <stdio.h>
+
+#include "daemon/engine/engine.h"
+#include "daemon/engine/text.h"
+
+#define FAKE_TOKENS_MAX 512
+#define FAKE_TEXT_MAX 4096
+#define FAKE_REQUESTS_MAX 256
+
+/* What a request gave, or should give. */
+struct fake_result {
+	int32_t tokens[FAKE_TOKENS_MAX];
+	size_t n_tokens;
+	char text[FAKE_TEXT_MAX];
+	size_t n_text;
+	uint32_t finish;	/* enum sink_finish; 0: none */
+	uint32_t stop_index;
+	uint32_t error;		/* enum sink_error; 0: none */
+	uint32_t n_prompt, n_generated;	/* of the usage event */
+	uint32_t n_progress, progress_done;
+	uint32_t n_alternatives;
+	bool released;
+};
+
+struct fake_client {
+	struct sink sink;
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool full, gone;		/* now */
+	uint32_t full_one_in;		/* becomes full at random; 0: never */
+	unsigned random;
+	uint32_t n_unflushed, n_flushes, n_released;
+	uint32_t n_violations;
+	const char *violation;
+	struct fake_result results[FAKE_REQUESTS_MAX];	/* by request id */
+};
+
+static void fake_client_violation(struct fake_client *c, const char *what)
+{
+	if (!c->n_violations++)
+		c->violation = what;
+}
+
+static void fake_note_token(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
+{
+	size_t n;
+	const uint8_t *bytes = tokenizer_bytes(NULL, e->token.id, &n);
+
+	if (n != e->token.n_bytes || memcmp(bytes, e->token.bytes, n) != 0)
+		fake_client_violation(c, "the token's bytes are not the token's");
+	if (e->token.is_control != tokenizer_is_control(NULL, e->token.id))
+		fake_client_violation(c, "is_control is wrong");
+	if (r->n_tokens < FAKE_TOKENS_MAX)
+		r->tokens[r->n_tokens++] = e->token.id;
+	else
+		fake_client_violation(c, "too many tokens");
+}
+
+static void fake_note(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
+{
+	if (r->finish || r->error || r->released)
+		fake_client_violation(c, "an event after the last");
+	switch (e->type) {
+	case SINK_TOKEN:
+		fake_note_token(c, r, e);
+		break;
+	case SINK_TEXT:
+		if (!e->text.n_bytes || r->n_text + e->text.n_bytes > FAKE_TEXT_MAX)
+			fake_client_violation(c, "no text, or too much");
+		memcpy(r->text + r->n_text, e->text.bytes, e->text.n_bytes);
+		r->n_text += e->text.n_bytes;
+		break;
+	case SINK_ALTERNATIVES:
+		r->n_alternatives += (uint32_t)e->alternatives.n;
+		break;
+	case SINK_PROGRESS:
+		r->n_progress++;
+		r->progress_done = e->progress.done;
+		break;
+	case SINK_USAGE:
+		r->n_prompt = e->usage.prompt_tokens;
+		r->n_generated = e->usage.generated_tokens;
+		break;
+	case SINK_DONE:
+		r->finish = e->done.reason;
+		r->stop_index = e->done.stop_index;
+		break;
+	case SINK_ERROR:
+		r->error = e->error.code;
+		if (!e->error.text || !e->error.text[0])
+			fake_client_violation(c, "an error without a sentence");
+		break;
+	default:
+		fake_client_violation(c, "an event that nobody asked for");
+	}
+}
+
+static int fake_emit(struct sink *sink, uint64_t request, const struct sink_event *events, size_t n)
+{
+	struct fake_client *c = (struct fake_client *)sink;
+	bool last = n && (events[n - 1].type == SINK_DONE || events[n - 1].type == SINK_ERROR);
+	int r = 0;
+
+	pthread_mutex_lock(&c->lock);
+	if (!last && c->full_one_in && (uint32_t)rand_r(&c->random) % c->full_one_in == 0)
+		c->full = true;
+	if (c->gone) {
+		r = SINK_E_GONE;
+	} else if (!last && c->full) {
+		r = events[0].type == SINK_PROGRESS ? 0 : SINK_E_FULL;
+	} else {
+		for (size_t i = 0; i < n; i++)
+			fake_note(c, &c->results[request], &events[i]);
+		c->n_unflushed++;
+	}
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+	return r;
+}
+
+static void fake_flush(struct sink *sink)
+{
+	struct fake_client *c = (struct fake_client *)sink;
+
+	pthread_mutex_lock(&c->lock);
+	c->n_unflushed = 0;
+	c->n_flushes++;
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void fake_release(struct sink *sink, uint64_t request)
+{
+	struct fake_client *c = (struct fake_client *)sink;
+	struct fake_result *r = &c->results[request];
+
+	pthread_mutex_lock(&c->lock);
+	if (r->released)
+		fake_client_violation(c, "released twice");
+	if (c->n_unflushed)
+		fake_client_violation(c, "released before the flush");
+	if (!r->finish && !r->error && !c->gone)
+		fake_client_violation(c, "released without an end");
+	r->released = true;
+	c->n_released++;
+	pthread_cond_broadcast(&c->changed);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static const struct sink_ops fake_sink_ops = { .emit = fake_emit, .flush = fake_flush, .release = fake_release };
+
+static struct fake_client *fake_client_new(unsigned random)
+{
+	struct fake_client *c = calloc(1, sizeof(*c));
+
+	assert_non_null(c);
+	c->sink.ops = &fake_sink_ops;
+	c->random = random;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_cond_init(&c->changed, NULL);
+	return c;
+}
+
+static void fake_client_free(struct fake_client *c)
+{
+	if (c->n_violations)
+		fail_msg("%s (%u in all)", c->violation, c->n_violations);
+	pthread_mutex_destroy(&c->lock);
+	pthread_cond_destroy(&c->changed);
+	free(c);
+}
+
+static void fake_client_wait_released(struct fake_client *c, uint32_t n)
+{
+	pthread_mutex_lock(&c->lock);
+	while (c->n_released < n)
+		pthread_cond_wait(&c->changed, &c->lock);
+	pthread_mutex_unlock(&c->lock);
+}
+
+static void fake_client_set(struct fake_client *c, bool full, bool gone)
+{
+	pthread_mutex_lock(&c->lock);
+	c->full = full;
+	c->gone = gone;
+	pthread_mutex_unlock(&c->lock);
+}
+
+/* --- what a request asks for and should get --- */
+
+struct fake_request {
+	uint64_t id;
+	uid_t uid;
+	int32_t prompt[FAKE_TOKENS_MAX];
+	size_t n_prompt;
+	const char *stop[3];
+	struct engine_request_params params;
+};
+
+static int fake_submit(struct engine *e, struct fake_client *c, uint64_t client, const struct fake_request *r)
+{
+	struct engine_request *request = NULL;
+	struct diag diag = DIAG_NULL;
+	int32_t *prompt = malloc(r->n_prompt * sizeof(*prompt));
+	int err;
+
+	assert_non_null(prompt);
+	memcpy(prompt, r->prompt, r->n_prompt * sizeof(*prompt));
+	assert_int_equal(engine_request_new(&request, client, r->id, r->uid, prompt, r->n_prompt, &r->params, &c->sink), 0);
+	err = engine_submit(e, request, &diag);
+	if (err) {
+		assert_true(diag.text[0]);
+		engine_request_free(request);
+	}
+	return err;
+}
+
+static enum sink_finish fake_expected_end(const struct fake_request *r, const struct fake_result *out,
+					  const struct text_filter *filter, uint32_t n_ctx)
+{
+	if (filter->decided)
+		return SINK_FINISH_STOP_STRING;
+	if (!r->params.ignore_eos && out->tokens[out->n_tokens - 1] == FAKE_EOS)
+		return SINK_FINISH_STOP;
+	if (out->n_tokens >= r->params.max_tokens || r->n_prompt + out->n_tokens >= n_ctx)
+		return SINK_FINISH_LENGTH;
+	return 0;
+}
+
+/* The request run alone: one loop over logits, sampler and text filter, no engine. */
+static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fake_result *out)
+{
+	int32_t tokens[FAKE_TOKENS_MAX];
+	float logits[FAKE_N_VOCAB + 1];
+	struct text_buffer text = { 0 };
+	struct sampler_result token;
+	struct text_filter filter;
+	struct sampler_rng rng;
+	struct sampler *s;
+	size_t n = r->n_prompt;
+	uint64_t hash = 0;
+
+	*out = (struct fake_result){ .finish = r->params.max_tokens ? 0 : SINK_FINISH_LENGTH };
+	memcpy(tokens, r->prompt, n * sizeof(*tokens));
+	for (size_t i = 0; i < n; i++)
+		hash = fake_hash(hash, tokens[i]);
+	assert_int_equal(text_filter_init(&filter, r->params.stop, r->params.n_stop), 0);
+	assert_int_equal(sampler_new(&s, FAKE_N_VOCAB), 0);
+	sampler_rng_init(&rng, r->params.sampling.seed);
+	while (!out->finish) {
+		size_t n_bytes;
+		const uint8_t *bytes;
+
+		fake_logits(hash, tokens[n - 1], logits);
+		assert_int_equal(sampler_sample(s, &r->params.sampling, &rng, logits, tokens, n, &token), 0);
+		tokens[n++] = out->tokens[out->n_tokens++] = token.id;
+		hash = fake_hash(hash, token.id);
+		bytes = tokenizer_bytes(NULL, token.id, &n_bytes);
+		if (!tokenizer_is_control(NULL, token.id))
+			assert_int_equal(text_filter_push(&filter, bytes, n_bytes, &text), 0);
+		out->finish = fake_expected_end(r, out, &filter, n_ctx);
+	}
+	assert_int_equal(text_filter_finish(&filter, &text), 0);
+	if (filter.decided)
+		out->finish = SINK_FINISH_STOP_STRING;
+	out->stop_index = filter.decided ? (uint32_t)filter.match_index : 0;
+	out->n_text = text.n;
+	if (text.n)
+		memcpy(out->text, text.bytes, text.n);
+	sampler_free(s);
+	text_filter_deinit(&filter);
+	free(text.bytes);
+}
+
+/* A finished request gave exactly what it gives alone. */
+static void fake_check_whole(const struct fake_result *got, const struct fake_request *r, const struct fake_result *want)
+{
+	assert_int_equal(got->error, 0);
+	assert_int_equal(got->finish, want->finish);
+	assert_int_equal(got->stop_index, want->stop_index);
+	assert_int_equal(got->n_tokens, want->n_tokens);
+	assert_memory_equal(got->tokens, want->tokens, want->n_tokens * sizeof(*want->tokens));
+	assert_int_equal(got->n_text, want->n_text);
+	assert_memory_equal(got->text, want->text, want->n_text);
+	assert_int_equal(got->n_prompt, r->n_prompt);
+	assert_int_equal(got->n_generated, want->n_tokens);
+	if (r->params.sampling.n_logprobs)
+		assert_in_range(got->n_alternatives, want->n_tokens, want->n_tokens * r->params.sampling.n_logprobs);
+}
+
+/* One that was cancelled gave a beginning of it. */
+static void fake_check_cancelled(const struct fake_result *got, const struct fake_result *want)
+{
+	assert_int_equal(got->error, 0);
+	assert_int_equal(got->finish, SINK_FINISH_CANCELLED);
+	assert_true(got->n_tokens <= want->n_tokens);
+	assert_memory_equal(got->tokens, want->tokens, got->n_tokens * sizeof(*want->tokens));
+	assert_true(got->n_text <= want->n_text);
+	assert_memory_equal(got->text, want->text, got->n_text);
+}
+
+static struct accounts *fake_accounts(uint64_t max_requests, uint64_t max_memory, uint64_t max_blocks)
+{
+	struct account_limits limits = { { UINT64_MAX, max_memory, max_requests, max_blocks } };
+	struct accounts *accounts;
+
+	assert_int_equal(accounts_new(&accounts, &limits), 0);
+	return accounts;
+}
+
+static void fake_check_nothing_charged(struct accounts *accounts, uid_t n_uids)
+{
+	for (uid_t uid = 0; uid < n_uids; uid++)
+		for (int kind = 0; kind < ACCOUNT_N_KINDS; kind++)
+			assert_int_equal(account_used(accounts, uid, (enum account_kind)kind), 0);
+}
+
+#endif
