@@ -167,7 +167,11 @@ client_TESTS := $(patsubst tests/unit/client/%.c,$(BUILD)/tests/unit/client/%,$(
 $(BUILD)/tests/unit/client/%: $(BUILD)/obj/tests/unit/client/%.o $(LIBKVD_A)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka -lmsgpackc -lxxhash -lm
-UNIT_TESTS := $(foreach l,$(LAYERS) client,$($(l)_TESTS))
+daemon_TESTS := $(patsubst tests/unit/daemon/%.c,$(BUILD)/tests/unit/daemon/%,$(wildcard tests/unit/daemon/test-*.c))
+$(BUILD)/tests/unit/daemon/%: $(BUILD)/obj/tests/unit/daemon/%.o $(BUILD)/obj/daemon/config.o $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lcmocka $(server_LIBS) -linih
+UNIT_TESTS := $(foreach l,$(LAYERS) client daemon,$($(l)_TESTS))
 
 # Programs that other tests run; they may link the whole daemon.
 TEST_TOOLS := $(patsubst tests/tools/%.c,$(BUILD)/tests/tools/%,$(wildcard tests/tools/*.c))

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "ipc/base/checked.h"
+#include "ipc/base/cleanup.h"
 
 #define LINE_MAX_BYTES 198	/* inih's line buffer less newline and NUL */
 
@@ -315,8 +316,6 @@ static int file_value(void *arg, const char *section, const char *name, const ch
 		diag_set(&why, 0, "unknown setting \"%s\"", name);
 		return file_error(reader, -EINVAL, why.text);
 	}
-	if (reader->c->from_command_line & 1ull << (row - rows))
-		return 1;
 	r = set_value(reader->c, row, value, &why);
 	if (r)
 		return file_error(reader, r, why.text[0] ? why.text : strerror(-r));
@@ -392,10 +391,8 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	return 0;
 }
 
-int config_init(struct config *c, int argc, char **argv, struct diag *diag)
+static void set_defaults(struct config *c)
 {
-	int r;
-
 	*c = (struct config){
 		.socket_mode = -1,
 		.server = {
@@ -408,12 +405,32 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 			.uid_requests = 256,
 		},
 	};
+}
+
+/* Applies the file that the command line names, then the command line anew over it. */
+static int read_file_below(struct config *c, int argc, char **argv, struct diag *diag)
+{
+	char *file = steal_ptr(c->file);
+	int r;
+
+	config_deinit(c);
+	set_defaults(c);
+	c->file = file;
+	r = read_file(c, diag);
+	if (r)
+		return r;
+	c->given = 0;
+	return read_command_line(c, argc, argv, diag);
+}
+
+int config_init(struct config *c, int argc, char **argv, struct diag *diag)
+{
+	int r;
+
+	set_defaults(c);
 	r = read_command_line(c, argc, argv, diag);
-	if (!r && c->file && c->action != CONFIG_HELP && c->action != CONFIG_VERSION) {
-		c->from_command_line = c->given;
-		c->given = 0;
-		r = read_file(c, diag);
-	}
+	if (!r && c->file && c->action != CONFIG_HELP && c->action != CONFIG_VERSION)
+		r = read_file_below(c, argc, argv, diag);
 	if (!r)
 		r = fill_defaults(c, diag);
 	if (!r && !c->model && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))

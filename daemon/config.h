@@ -30,13 +30,12 @@ struct config {
 	char *file;			/* --config */
 	char *model, *socket, *cpu_level;
 	int socket_mode;		/* -1: by who runs the daemon */
-	uint64_t given;			/* bit per row of the table, set by whom is read now */
-	uint64_t from_command_line;
+	uint64_t given;			/* bit per row of the table: set by the file, or by the command line */
 };
 
 /*
- * Reads argv, then the file that it names, then fills what is left with
- * defaults.  0; -EINVAL: diag says which option or line is wrong; -errno for a
+ * Reads the file that argv names, argv, and fills what is left with defaults.
+ * 0; -EINVAL: diag says which option or line is wrong; -errno for a
  * file that can't be read (diag says so).  config_deinit() is needed either way.
  */
 int config_init(struct config *c, int argc, char **argv, struct diag *diag);

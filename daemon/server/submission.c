@@ -6,7 +6,10 @@
 
 #include "daemon/model/chat-template.h"
 #include "daemon/model/tokenizer.h"
+#include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
+
+#define EXACT_BYTES (4u << 20)	/* a prompt up to this is always tokenised, so that a refusal has the exact number */
 
 struct submission *submission_new(size_t n_parts)
 {
@@ -80,14 +83,14 @@ bool submission_too_long(const struct model_host *host, uint64_t n_bytes, struct
 	const struct model *model = model_host_model(host);
 	const struct model_host_info *info = model_host_info(host);
 
-	if (!model || n_bytes <= info->max_prompt)
+	if (!model || n_bytes <= MAX(info->max_prompt, (uint64_t)EXACT_BYTES))
 		return false;
 	why->code = KVD_CODE_CONTEXT_LENGTH;
 	why->field[0] = '\0';
 	why->message = DIAG_NULL;
-	diag_set(&why->message, 0, "the prompt has %llu bytes; the context of %u tokens holds %llu at most",
-		 (unsigned long long)n_bytes, model_n_ctx(model), (unsigned long long)info->max_prompt);
 	why->count = n_bytes / (info->max_prompt / model_n_ctx(model));
+	diag_set(&why->message, 0, "the prompt has at least %llu tokens, the context is %u tokens long",
+		 (unsigned long long)why->count, model_n_ctx(model));
 	return true;
 }
 
