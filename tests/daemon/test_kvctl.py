@@ -43,7 +43,7 @@ def test_exit_codes(daemon, kvctl, directory):
     assert kvctl("status", socket=none).returncode == 3
     assert kvctl("nonsense", socket=daemon.socket).returncode == 2
     assert kvctl("generate", "-t", "hot", "x", socket=daemon.socket).returncode == 2
-    r = kvctl("generate", "--raw", "word " * 30000, socket=daemon.socket)
+    r = kvctl("generate", "--raw", "-", stdin=b"word " * 30000, socket=daemon.socket)
     assert r.returncode == 1 and r.stdout == b"" and b"context" in r.stderr
     assert kvctl("generate", "-m", "nobody", "x", socket=daemon.socket).returncode == 1
 

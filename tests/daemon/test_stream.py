@@ -49,8 +49,8 @@ def test_small_ring_parks_one_and_not_the_others(daemons, tiny_model):
     """A client that doesn't read is parked once its ring is full; others go on; nothing is lost."""
     d = daemons("--model", tiny_model, "--kv-memory", "64M")
     with d.client(ring=65536) as slow, d.client() as other:
-        expected = other.generate("Hello", n=2200, ignore_eos=True).ids
-        rid = slow.submit("Hello", n=2200, ignore_eos=True)
+        expected = other.generate("Hello", n=2000, ignore_eos=True).ids
+        rid = slow.submit("Hello", n=2000, ignore_eos=True)
         d.until(lambda: d.status()["n_parked"] == 1, "parked")
         assert len(other.generate("World", n=50, ignore_eos=True).ids) == 50
         assert slow.collect(rid)[rid].ids == expected
@@ -58,16 +58,16 @@ def test_small_ring_parks_one_and_not_the_others(daemons, tiny_model):
 
 def test_parked_is_preempted_when_blocks_are_needed(daemons, tiny_model):
     """A parked client holds no memory that others need, and still gets its whole answer."""
-    d = daemons("--model", tiny_model, "--kv-memory", "4M", "--max-seqs", "4")
+    d = daemons("--model", tiny_model, "--kv-memory", "2M", "--max-seqs", "8")
     with d.client(ring=65536) as slow, d.client() as other:
-        expected = other.generate("Hello", n=2200, ignore_eos=True).ids
-        rid = slow.submit("Hello", n=2200, ignore_eos=True)
+        expected = other.generate("Hello", n=2000, ignore_eos=True).ids
+        rid = slow.submit("Hello", n=2000, ignore_eos=True)
         d.until(lambda: d.status()["n_parked"] == 1, "parked")
         for _ in range(3):
-            rids = [other.submit("y " * 900, n=1200, ignore_eos=True) for i in range(6)]
+            rids = [other.submit("y " * 200, n=800, ignore_eos=True) for i in range(8)]
             others = other.collect(*rids)
             assert len({tuple(r.ids) for r in others.values()}) == 1
-            assert all(len(r.ids) == 1200 for r in others.values())
+            assert all(len(r.ids) == 800 for r in others.values())
         assert d.status()["preemptions"] > 0
         assert slow.collect(rid)[rid].ids == expected
 
@@ -118,7 +118,8 @@ def test_cancel(daemons, tiny_model, phase):
         rid = c.submit(prompt, n=4000, ignore_eos=True)
 
         def there():
-            return [p["phase"] for p in c.call(k.PS)["processes"] if p["request"] == rid] == [phase]
+            return [p["phase"] for p in c.call(k.PS)["processes"]
+                    if (p["session"], p["request"]) == (c.welcome["session"], rid)] == [phase]
         d.until(there, phase)
         before = d.status()["generated_tokens"]
         c.cancel(rid)
