@@ -178,7 +178,7 @@ static void fake_client_free(struct fake_client *c)
 	free(c);
 }
 
-static void fake_client_wait_released(struct fake_client *c, uint32_t n)
+static inline void fake_client_wait_released(struct fake_client *c, uint32_t n)
 {
 	pthread_mutex_lock(&c->lock);
 	while (c->n_released < n)

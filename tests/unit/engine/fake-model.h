@@ -88,7 +88,7 @@ static void fake_reset(uint32_t quantum)
 }
 
 /* Lets the engine finish n more steps. */
-static void fake_allow(uint64_t n)
+static inline void fake_allow(uint64_t n)
 {
 	pthread_mutex_lock(&fake.lock);
 	fake.n_allowed = n == UINT64_MAX ? n : fake.n_allowed + n;
@@ -97,7 +97,7 @@ static void fake_allow(uint64_t n)
 }
 
 /* Until the engine is inside its nth step. */
-static void fake_wait_step(uint64_t n)
+static inline void fake_wait_step(uint64_t n)
 {
 	pthread_mutex_lock(&fake.lock);
 	while (fake.n_entered < n)
