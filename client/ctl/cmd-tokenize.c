@@ -17,7 +17,7 @@ static int print_json(const struct ctl *ctl, const struct kvd_token *tokens, siz
 							"text", json_text(tokens[i].bytes, tokens[i].n_bytes),
 							"bytes", json_bytes(tokens[i].bytes, tokens[i].n_bytes)));
 	}
-	return json_print(ctl, json_pack("{s:o,s:o}", "ids", ids, "tokens", pieces));
+	return json_print_line(ctl, json_pack("{s:o,s:o}", "ids", ids, "tokens", pieces));
 }
 
 static int print_ids(const struct kvd_token *tokens, size_t n)

@@ -37,17 +37,27 @@ json_t *json_u64(uint64_t v)
 	return v <= INT64_MAX ? json_integer((json_int_t)v) : json_real((double)v);
 }
 
-int json_print(const struct ctl *ctl, json_t *v)
+static int print(const struct ctl *ctl, json_t *v, size_t flags)
 {
 	if (!v) {
 		ctl_error(ctl, "out of memory");
 		return CTL_FAILED;
 	}
-	int r = json_dumpf(v, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+	int r = json_dumpf(v, stdout, flags | JSON_REAL_PRECISION(9));
 	json_decref(v);
 	if (r || putchar('\n') == EOF) {
 		ctl_error(ctl, "cannot write the output");
 		return CTL_FAILED;
 	}
 	return CTL_OK;
+}
+
+int json_print(const struct ctl *ctl, json_t *v)
+{
+	return print(ctl, v, JSON_INDENT(2));
+}
+
+int json_print_line(const struct ctl *ctl, json_t *v)
+{
+	return print(ctl, v, JSON_COMPACT);
 }

@@ -17,8 +17,11 @@ json_t *json_number(double v);
 /* Any count; jansson's integers are signed. */
 json_t *json_u64(uint64_t v);
 
-/* Prints v to stdout, indented, with a newline, and releases it.  v may be NULL (no
- * memory).  An exit status. */
+/*
+ * Prints v to stdout, indented or on one line, and releases it.  v may be NULL
+ * (no memory).  An exit status.
+ */
 int json_print(const struct ctl *ctl, json_t *v);
+int json_print_line(const struct ctl *ctl, json_t *v);
 
 #endif

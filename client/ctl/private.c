@@ -205,14 +205,10 @@ static void show_log_tail(const struct ctl *ctl, const char *path)
 	if (n <= 0)
 		return;
 	buf[n] = '\0';
-	char *first = buf, *save = NULL;
-	size_t lines = 0;
-	for (char *p = buf + n - 1; p > buf && lines < LOG_LINES; p--) {
-		if (p[-1] == '\n') {
-			lines++;
-			first = p;
-		}
-	}
+	char *first = buf + n - 1, *save = NULL;
+	for (size_t lines = 0; first > buf; first--)
+		if (first[-1] == '\n' && ++lines == LOG_LINES)
+			break;
 	for (char *line = strtok_r(first, "\n", &save); line; line = strtok_r(NULL, "\n", &save))
 		ctl_error(ctl, "%s", line);
 }
