@@ -166,11 +166,12 @@ static void put(struct ring_writer *w, uint64_t request, const struct sink_event
 	}
 }
 
-static void put_all(struct ring_writer *w, uint64_t request, const struct sink_event *events, size_t n, bool final)
+static int write_batch(struct ring_writer *w, uint64_t request, const struct sink_event *events, size_t n, bool final)
 {
 	ring_begin(w, final);
 	for (size_t i = 0; i < n; i++)
 		put(w, request, &events[i]);
+	return ring_commit(w);
 }
 
 /* A batch was written. */
@@ -197,13 +198,10 @@ static int sink_emit(struct sink *sink, uint64_t request, const struct sink_even
 		pthread_mutex_unlock(&s->lock);
 		return SINK_E_GONE;
 	}
-	put_all(&s->writer, request, events, n, final);
-	if (final && ring_staged(&s->writer) > KVD_RING_FINAL_RESERVE) {
-		/* More than what is reserved for the end: it takes its turn like any other. */
-		ring_abort(&s->writer);
-		put_all(&s->writer, request, events, n, false);
-	}
-	r = ring_commit(&s->writer);
+	r = write_batch(&s->writer, request, events, n, final);
+	/* More than what is reserved for the end: it takes its turn like any other. */
+	if (final && r == -EMSGSIZE)
+		r = write_batch(&s->writer, request, events, n, false);
 	if (r == 0) {
 		written(s, request, events, n, final);
 	} else if (r == RING_E_FULL) {
