@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and sizes of the format's types: docs/gguf.md and ggml.c's type_traits. */
-#include "daemon/model/gguf.h"
+#include "daemon/model/gguf-private.h"
 #include "ipc/base/checked.h"
 
 const char *gguf_type_name(uint32_t type)
@@ -12,6 +12,16 @@ const char *gguf_type_name(uint32_t type)
 	};
 
 	return type < ARRAY_SIZE(names) ? names[type] : "unknown";
+}
+
+uint32_t gguf_type_bytes(uint32_t type)
+{
+	static const uint8_t bytes[] = {
+		[GGUF_U8] = 1, [GGUF_I8] = 1, [GGUF_U16] = 2, [GGUF_I16] = 2, [GGUF_U32] = 4, [GGUF_I32] = 4,
+		[GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
+	};
+
+	return type < ARRAY_SIZE(bytes) ? bytes[type] : 0;
 }
 
 struct tensor_type {
