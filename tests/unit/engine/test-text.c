@@ -172,7 +172,7 @@ static void random_string(char *out, size_t n, const char *alphabet)
 
 static void test_random(void **state)
 {
-	int n_stopped = 0, n_rounds = 30000;
+	int n_stopped = 0, n_rounds = getenv("KVD_TEST_LONG") ? 300000 : 10000;
 
 	(void)state;
 	srand(1);
@@ -198,7 +198,7 @@ static void test_long(void **state)
 {
 	(void)state;
 	srand(2);
-	for (int round = 0; round < 300; round++) {
+	for (int round = 0; round < 100; round++) {
 		char text[TEXT_MAX + 1], string[TEXT_STOP_BYTES_MAX + 1];
 		size_t n = 300 + (size_t)rand() % 300, len = 200 + (size_t)rand() % 57;
 		const char *stop[1] = { string };
