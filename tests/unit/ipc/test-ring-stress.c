@@ -426,16 +426,22 @@ static void test_broken_park_is_seen(void **state)
 /*
  * One round: the ring is empty; at the same moment the reader is about to sleep and
  * the writer publishes a record.  If the reader sleeps and the writer sends
- * no wake, it is lost.  A round takes well under a microsecond, so that the two meet
- * within the few nanoseconds in which a store may be passed by a later load.
+ * no wake, it is lost.  Or: the ring is full; at the same moment the reader gives all of
+ * it back and the writer wants to write.  If the writer parks and the reader sends no
+ * room, it is parked for ever.  A round takes about a microsecond, so that the
+ * two meet within the few nanoseconds in which a store may be passed by a later load.
  */
 struct litmus {
 	struct stress s;
-	_Atomic uint32_t round;		/* the reader takes part in this one */
-	_Atomic uint32_t decided;	/* it has, in this one */
-	_Atomic uint32_t settled;	/* and so has the writer */
+	bool (*half)(struct stress *s);	/* the reader's half */
+	/* The last round in which: */
+	_Atomic uint32_t prepared;	/* the writer has filled the ring, or left it empty */
+	_Atomic uint32_t ready;		/* the reader has taken what is there */
+	_Atomic uint32_t round;		/* both begin */
+	_Atomic uint32_t decided;	/* the reader has done its half */
+	_Atomic uint32_t settled;	/* and the writer */
 	_Atomic uint32_t over;		/* nothing is left of it */
-	_Atomic bool sleeps;
+	_Atomic bool quiet;		/* what the reader's half returned */
 	_Atomic bool end;
 };
 
@@ -463,6 +469,35 @@ static void pin(pthread_t thread, int n)
 	}
 }
 
+/* The reader's half of a round; true: it sends nothing, or sleeps. */
+typedef bool (*half_fn)(struct stress *s);
+
+/* A sleep: the ring is empty. */
+static bool half_sleep(struct stress *s)
+{
+	return about_to_sleep(s, &s->f.reader);
+}
+
+/* Room: the ring is full, and all of it is read. */
+static bool half_consume(struct stress *s)
+{
+	return !ring_consume(&s->f.reader);
+}
+
+static void take_all(struct ring_reader *r)
+{
+	struct ring_record record;
+
+	while (ring_next(r, &record) == 0)
+		continue;
+}
+
+static void delay(uint64_t *seed)
+{
+	for (volatile uint32_t i = prng_below(seed, 400); i > 0; i--)
+		continue;
+}
+
 static void *litmus_reader(void *arg)
 {
 	struct litmus *l = arg;
@@ -470,67 +505,125 @@ static void *litmus_reader(void *arg)
 	uint64_t seed = 11;
 
 	for (uint32_t round = 1;; round++) {
-		struct ring_record record;
-
+		await(&l->prepared, round, &l->end);
+		take_all(r);
+		atomic_store_explicit(&l->ready, round, memory_order_release);
 		await(&l->round, round, &l->end);
 		if (atomic_load(&l->end))
 			return NULL;
-		for (volatile uint32_t i = prng_below(&seed, 400); i > 0; i--)
-			continue;
-		atomic_store_explicit(&l->sleeps, about_to_sleep(&l->s, r), memory_order_relaxed);
+		delay(&seed);
+		atomic_store_explicit(&l->quiet, l->half(&l->s), memory_order_relaxed);
 		atomic_store_explicit(&l->decided, round, memory_order_release);
 		/* Not earlier: the flag is the writer's to see until then. */
 		await(&l->settled, round, &l->end);
-		(void)ring_next(r, &record);
+		take_all(r);
 		ring_consume(r);
 		ring_awake(r);
 		atomic_store_explicit(&l->over, round, memory_order_release);
 	}
 }
 
+static void litmus_start(struct litmus *l, enum rule rule, half_fn half, pthread_t *thread, cpu_set_t *cpus)
+{
+	memset(l, 0, sizeof(*l));
+	stress_init(&l->s, rule, 0, true);
+	l->half = half;
+	assert_int_equal(sched_getaffinity(0, sizeof(*cpus), cpus), 0);
+	assert_int_equal(pthread_create(thread, NULL, litmus_reader, l), 0);
+	pin(*thread, 1);
+	pin(pthread_self(), 0);
+}
+
+static void litmus_stop(struct litmus *l, pthread_t thread, const cpu_set_t *cpus)
+{
+	atomic_store(&l->end, true);
+	pthread_join(thread, NULL);
+	(void)pthread_setaffinity_np(pthread_self(), sizeof(*cpus), cpus);
+	stress_deinit(&l->s);
+}
+
+/* Both sides have decided; returns whether the reader was quiet. */
+static bool litmus_settle(struct litmus *l, uint32_t round)
+{
+	atomic_store_explicit(&l->settled, round, memory_order_release);
+	await(&l->decided, round, &l->end);
+	return atomic_load(&l->quiet);
+}
+
 /* How many wake-ups are lost in n rounds, or until the first if until_lost. */
-static uint32_t run_litmus(enum rule rule, uint32_t n, bool until_lost, uint32_t *n_sleeps)
+static uint32_t run_sleep_litmus(enum rule rule, uint32_t n, bool until_lost)
 {
 	static struct litmus l;
 	uint64_t seed = 12;
 	uint32_t n_lost = 0;
-	cpu_set_t all;
+	cpu_set_t cpus;
 	pthread_t thread;
 
-	memset(&l, 0, sizeof(l));
-	stress_init(&l.s, rule, 0, true);
-	assert_int_equal(sched_getaffinity(0, sizeof(all), &all), 0);
-	assert_int_equal(pthread_create(&thread, NULL, litmus_reader, &l), 0);
-	pin(thread, 1);
-	pin(pthread_self(), 0);
+	litmus_start(&l, rule, half_sleep, &thread, &cpus);
 	for (uint32_t round = 1; round <= n && !(until_lost && n_lost > 0); round++) {
 		bool woken;
 
-		await(&l.over, round - 1, &l.end);
+		atomic_store_explicit(&l.prepared, round, memory_order_release);
+		await(&l.ready, round, &l.end);
 		atomic_store_explicit(&l.round, round, memory_order_release);
-		for (volatile uint32_t i = prng_below(&seed, 400); i > 0; i--)
-			continue;
+		delay(&seed);
 		assert_int_equal(write_record(&l.s, 0), 0);
 		woken = ring_needs_wake(&l.s.f.writer);
-		atomic_store_explicit(&l.settled, round, memory_order_release);
-		await(&l.decided, round, &l.end);
-		*n_sleeps += atomic_load(&l.sleeps);
-		n_lost += atomic_load(&l.sleeps) && !woken;
+		n_lost += litmus_settle(&l, round) && !woken;
+		await(&l.over, round, &l.end);
 	}
-	atomic_store(&l.end, true);
-	pthread_join(thread, NULL);
-	(void)pthread_setaffinity_np(pthread_self(), sizeof(all), &all);
-	stress_deinit(&l.s);
+	litmus_stop(&l, thread, &cpus);
+	return n_lost;
+}
+
+static int write_large(struct stress *s)
+{
+	static const uint8_t text[KVD_RING_BATCH_MAX(KVD_RING_MIN) - 24];
+
+	ring_begin(&s->f.writer, false);
+	ring_put_text(&s->f.writer, 1, text, sizeof(text));
+	return ring_commit(&s->f.writer);
+}
+
+/* How many times in n rounds the writer parks for ever. */
+static uint32_t run_room_litmus(uint32_t n)
+{
+	static struct litmus l;
+	uint64_t seed = 13;
+	uint32_t n_lost = 0;
+	cpu_set_t cpus;
+	pthread_t thread;
+
+	litmus_start(&l, WHOLE, half_consume, &thread, &cpus);
+	for (uint32_t round = 1; round <= n; round++) {
+		int r;
+
+		while (write_large(&l.s) == 0)
+			continue;
+		ring_room(&l.s.f.writer);
+		atomic_store_explicit(&l.prepared, round, memory_order_release);
+		await(&l.ready, round, &l.end);
+		atomic_store_explicit(&l.round, round, memory_order_release);
+		delay(&seed);
+		r = write_large(&l.s);
+		assert_true(r == 0 || r == RING_E_FULL);
+		n_lost += litmus_settle(&l, round) && r == RING_E_FULL;
+		await(&l.over, round, &l.end);
+	}
+	litmus_stop(&l, thread, &cpus);
 	return n_lost;
 }
 
 static void test_order(void **state)
 {
-	uint32_t n_sleeps = 0;
+	assert_int_equal(run_sleep_litmus(WHOLE, scaled(30000), false), 0);
+	/* And the rounds do see a reader that forgets the second look. */
+	assert_true(run_sleep_litmus(NO_SECOND_LOOK, 1000, false) > 0);
+}
 
-	assert_int_equal(run_litmus(WHOLE, scaled(30000), false, &n_sleeps), 0);
-	/* And the round does see a reader that forgets the second look. */
-	assert_true(run_litmus(NO_SECOND_LOOK, 1000, false, &n_sleeps) > 0);
+static void test_order_of_room(void **state)
+{
+	assert_int_equal(run_room_litmus(scaled(20000)), 0);
 }
 
 /*
@@ -539,9 +632,7 @@ static void test_order(void **state)
  */
 static void test_missing_order_is_seen(void **state)
 {
-	uint32_t n_sleeps = 0;
-
-	assert_int_equal(run_litmus(NO_ORDER, 20000000, true, &n_sleeps), 1);
+	assert_int_equal(run_sleep_litmus(NO_ORDER, 20000000, true), 1);
 }
 
 int main(void)
@@ -554,6 +645,7 @@ int main(void)
 		cmocka_unit_test(test_broken_sleep_is_seen),
 		cmocka_unit_test(test_broken_park_is_seen),
 		cmocka_unit_test(test_order),
+		cmocka_unit_test(test_order_of_room),
 	};
 	const struct CMUnitTest long_tests[] = {
 		cmocka_unit_test(test_missing_order_is_seen),
