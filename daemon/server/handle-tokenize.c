@@ -120,7 +120,9 @@ static void done(struct job *job)
 	_cleanup_(tokenization_freep) struct tokenization *t = list_entry(job, struct tokenization, job);
 	struct session *s = server_session(t->server, t->session);
 
-	if (job->dropped)
+	if (job->dropped && model_host_state(t->server->host) == MODEL_HOST_FAILED)
+		fail(t, KVD_CODE_NO_MODEL, "", model_host_error(t->server->host), 0);
+	else if (job->dropped)
 		fail(t, KVD_CODE_SHUTDOWN, "", "the daemon is stopping", 0);
 	if (!s)
 		return;
