@@ -27,6 +27,7 @@ struct message {
 struct chat {
 	struct ctl *ctl;
 	struct kvd_client *c;
+	struct kvd_model model;
 	struct sampling sampling;
 	struct stream_options options;
 	char *system;			/* or NULL */
@@ -221,14 +222,14 @@ static void converse(struct chat *chat)
 static int begin(struct chat *chat)
 {
 	struct sampling *s = &chat->sampling;
-	struct kvd_model model;
-	int status = connect_for_model(chat->ctl, s->params.model, s->quiet, 0, &chat->c, &model);
+	struct kvd_model *model = &chat->model;
+	int status = connect_for_model(chat->ctl, s->params.model, s->quiet, 0, &chat->c, model);
 
 	if (status)
 		return status;
-	enum template_state state = connect_template(&model);
+	enum template_state state = connect_template(model);
 	if (state != TEMPLATE_KNOWN) {
-		ctl_error(chat->ctl, "the model %s has %s; \"kvctl generate --raw\" works without one", model.name,
+		ctl_error(chat->ctl, "the model %s has %s; \"kvctl generate --raw\" works without one", model->name,
 			  state == TEMPLATE_NONE ? "no chat template" : "a chat template that is not known");
 		return CTL_FAILED;
 	}
@@ -240,8 +241,8 @@ static int begin(struct chat *chat)
 	chat->options = (struct stream_options){ .mode = chat->ctl->json ? STREAM_JSON : STREAM_TEXT,
 						 .quiet = s->quiet, .end_line = true };
 	if (chat->interactive && !s->quiet)
-		fprintf(stderr, "%s. /help has the commands.\n", model.name);
-	s->params.model = model.name;
+		fprintf(stderr, "%s. /help has the commands.\n", model->name);
+	s->params.model = model->name;
 	converse(chat);
 	return chat->status;
 }

@@ -15,6 +15,7 @@ struct generate {
 	struct sampling sampling;
 	enum template_use use;
 	const char *file;
+	struct kvd_part parts[2];	/* the system message, if any, and the prompt */
 };
 
 static int parse_logprobs(struct generate *g, struct ctl_options *o)
@@ -99,7 +100,6 @@ static int run(struct ctl *ctl, struct generate *g, struct kvd_client *c, const 
 		.mode = ctl->json ? STREAM_JSON : p->logprobs >= 0 ? STREAM_TABLE : STREAM_TEXT,
 		.quiet = g->sampling.quiet,
 	};
-	struct kvd_part parts[2];
 	struct reply reply = { 0 };
 	bool chat = false;
 	int status = decide_template(ctl, g, model, &chat);
@@ -107,10 +107,11 @@ static int run(struct ctl *ctl, struct generate *g, struct kvd_client *c, const 
 	if (status)
 		return status;
 	if (chat && g->sampling.system)
-		parts[p->n_parts++] = (struct kvd_part){ .role = "system", .text = g->sampling.system,
-							 .n = strlen(g->sampling.system) };
-	parts[p->n_parts++] = (struct kvd_part){ .role = chat ? "user" : NULL, .text = prompt->data, .n = prompt->n };
-	p->parts = parts;
+		g->parts[p->n_parts++] = (struct kvd_part){ .role = "system", .text = g->sampling.system,
+							    .n = strlen(g->sampling.system) };
+	g->parts[p->n_parts++] = (struct kvd_part){ .role = chat ? "user" : NULL, .text = prompt->data,
+						    .n = prompt->n };
+	p->parts = g->parts;
 	p->model = model->name;
 	status = stream_run(ctl, c, p, &options, &reply);
 	reply_deinit(&reply);

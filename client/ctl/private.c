@@ -18,7 +18,7 @@
 #define IDLE_EXIT "300"		/* seconds */
 #define POLL_NS 20000000	/* between two attempts to connect */
 #define LISTEN_TRIES 3000	/* a minute until the socket is there; loading comes after that */
-#define LOSER_TRIES 250		/* five seconds, when another daemon has the socket's lock */
+#define LOSER_TRIES 25		/* half a second, when another daemon has the socket's lock */
 
 #define LOG_LINES 8
 

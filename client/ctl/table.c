@@ -66,6 +66,8 @@ int table_print(const struct table *t)
 
 	if (t->failed)
 		return -ENOMEM;
+	if (!t->n_columns)
+		return 0;
 	for (size_t i = 0; i < t->n_columns; i++) {
 		titles[i] = t->columns[i].title;
 		widths[i] = text_columns(titles[i]);

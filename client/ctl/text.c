@@ -81,7 +81,8 @@ void text_print_visible(FILE *f, const void *p, size_t n)
 		size_t k = n < 256 ? n : 256;
 		while (k < n && k > 252 && ((uint8_t)s[k] & 0xc0) == 0x80)
 			k--;
-		fwrite(out, 1, text_visible(s, k, out), f);
+		size_t n_out = text_visible(s, k, out);
+		fwrite(out, 1, n_out, f);
 		s += k;
 		n -= k;
 	}
@@ -117,7 +118,7 @@ static size_t quote_one(const uint8_t *p, size_t n, char out[8])
 	size_t len = utf8_sequence(p, n, &cp);
 
 	if (len && cp < sizeof(named) / sizeof(named[0]) && named[cp]) {
-		strcpy(out, named[cp]);
+		memcpy(out, named[cp], strlen(named[cp]) + 1);
 		return 1;
 	}
 	if (!len || cp < 0x20 || cp == 0x7f) {

@@ -80,12 +80,13 @@ static int submit(struct app *app, const char *line, size_t n)
 {
 	struct kvd_part part = { .text = line, .n = n };
 	struct job *job = job_at(app, app->n);
+	struct kvd_params params = app->params;
 
-	app->params.parts = &part;
-	app->params.n_parts = 1;
+	params.parts = &part;
+	params.n_parts = 1;
 	job->answer.n = 0;
 	job->ended = n == 0;	/* an empty line has an empty answer */
-	if (n && kvd_submit(app->client, &app->params, &job->request))
+	if (n && kvd_submit(app->client, &params, &job->request))
 		return fail("cannot submit", kvd_client_error(app->client));
 	app->n++;
 	return 0;

@@ -8,17 +8,16 @@
 
 #include "client/lib/client.h"
 
-int client_fail(struct kvd_client *c, int r, const char *fmt, ...)
+void client_say(struct kvd_client *c, const char *fmt, ...)
 {
 	va_list ap;
 
 	va_start(ap, fmt);
 	vsnprintf(c->error, sizeof(c->error), fmt, ap);
 	va_end(ap);
-	return r;
 }
 
-int client_break(struct kvd_client *c, int r, const char *fmt, ...)
+void client_say_broken(struct kvd_client *c, int r, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -28,15 +27,10 @@ int client_break(struct kvd_client *c, int r, const char *fmt, ...)
 		va_end(ap);
 		c->broken = r;
 	}
-	return client_still_broken(c);
+	client_say(c, "%s", c->broken_why);
 }
 
-int client_still_broken(struct kvd_client *c)
-{
-	return client_fail(c, c->broken, "%s", c->broken_why);
-}
-
-void client_clear_error(struct kvd_client *c)
+static void client_clear_error(struct kvd_client *c)
 {
 	c->error[0] = '\0';
 	c->field[0] = '\0';

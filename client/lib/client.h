@@ -90,16 +90,30 @@ struct kvd_client {
 	char field[KVD_FIELD_MAX + 1];
 };
 
-/* Remembers a failure and returns r.  With the lock held. */
+__attribute__((format(printf, 2, 3)))
+void client_say(struct kvd_client *c, const char *fmt, ...);
 __attribute__((format(printf, 3, 4)))
-int client_fail(struct kvd_client *c, int r, const char *fmt, ...);
-void client_clear_error(struct kvd_client *c);
+void client_say_broken(struct kvd_client *c, int r, const char *fmt, ...);
 
-/* The attachment is over; the first reason stays.  Returns c->broken. */
-__attribute__((format(printf, 3, 4)))
-int client_break(struct kvd_client *c, int r, const char *fmt, ...);
+static inline int client_result(int r)
+{
+	return r;
+}
+
+/* Remembers a failure's sentence; is r.  With the lock held.  Macros, since analysers do not see
+ * what a variadic function returns. */
+#define client_fail(c, r, ...) (client_say((c), __VA_ARGS__), client_result(r))
+/* The attachment is over, with r; the first reason stays. */
+#define client_break(c, r, ...) (client_say_broken((c), (r), __VA_ARGS__), client_result(r))
+
 /* Says again why it is over; returns c->broken. */
-int client_still_broken(struct kvd_client *c);
+static inline int client_still_broken(struct kvd_client *c)
+{
+	int r = c->broken;
+
+	client_say(c, "%s", c->broken_why);
+	return r;
+}
 
 /* Locks, forgets the last failure. */
 void client_enter(struct kvd_client *c);

@@ -92,7 +92,7 @@ KVD_API int kvd_default_socket(char *buf, size_t n)
 		snprintf(path, sizeof(path), "%s", SYSTEM_SOCKET);
 	if (strlen(path) >= n)
 		return -ENAMETOOLONG;
-	strcpy(buf, path);
+	memcpy(buf, path, strlen(path) + 1);
 	return 0;
 }
 
@@ -107,7 +107,7 @@ static int connect_socket(int *out, const char *path, uint64_t deadline_ns, stru
 	if (strlen(path) >= sizeof(addr.sun_path))
 		return diag_set(diag, -ENAMETOOLONG, "the socket path is longer than %zu bytes: %s",
 				sizeof(addr.sun_path) - 1, path);
-	strcpy(addr.sun_path, path);
+	memcpy(addr.sun_path, path, strlen(path) + 1);
 	fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (fd < 0)
 		return diag_set(diag, -errno, "cannot create a socket: %s", strerror(errno));

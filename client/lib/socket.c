@@ -189,7 +189,7 @@ bool client_receive(struct kvd_client *c, bool is_next)
 		else if (r)	/* no memory: the message is lost, so what waits for it would wait for ever */
 			client_break(c, KVD_E_CLOSED, "out of memory");
 	}
-	bool news = c->broken || handle_message(c, &m) || c->broken;
+	bool news = c->broken || (m && handle_message(c, &m)) || c->broken;
 	if (news && !is_next)
 		client_poke(c);
 	return true;

@@ -164,7 +164,8 @@ static int split_pieces(struct kvd_client *c, const struct answer *a, struct kvd
 		return -ENOMEM;
 	const uint8_t *p = a->data;
 	uint8_t *bytes = (uint8_t *)(tokens + a->count);
-	memcpy(bytes, p + a->count * 2 * sizeof(uint32_t), total);
+	if (total)
+		memcpy(bytes, p + a->count * 2 * sizeof(uint32_t), total);
 	for (uint32_t i = 0; i < a->count; i++) {
 		tokens[i].id = (int32_t)get_u32(p + i * sizeof(uint32_t));
 		tokens[i].n_bytes = get_u32(p + (a->count + (uint64_t)i) * sizeof(uint32_t));

@@ -206,7 +206,7 @@ static inline void fake_path(struct fake *f)
 {
 	*f = (struct fake){ .listener = -1, .sock = -1, .ring = SEGMENT_NULL, .client = SEGMENT_NULL,
 			    .stats = SEGMENT_NULL };
-	strcpy(f->dir, "/tmp/kvd-unit-XXXXXX");
+	snprintf(f->dir, sizeof(f->dir), "/tmp/kvd-unit-XXXXXX");
 	assert_non_null(mkdtemp(f->dir));
 	snprintf(f->path, sizeof(f->path), "%s/kvd.sock", f->dir);
 }
@@ -218,7 +218,7 @@ static inline void fake_start(struct fake *f, void (*serve)(struct fake *), void
 	fake_path(f);
 	f->serve = serve;
 	f->arg = arg;
-	strcpy(addr.sun_path, f->path);
+	memcpy(addr.sun_path, f->path, sizeof(addr.sun_path));
 	f->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
 	assert_return_code(f->listener, errno);
 	assert_return_code(bind(f->listener, (struct sockaddr *)&addr, sizeof(addr)), errno);

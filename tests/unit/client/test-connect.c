@@ -32,7 +32,7 @@ static void nobody_there(void **state)
 	assert_non_null(strstr(diag, f.path));
 	/* a stale socket: bound once, nobody listens */
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
-	strcpy(addr.sun_path, f.path);
+	memcpy(addr.sun_path, f.path, sizeof(addr.sun_path));
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	close(fd);
 	assert_int_equal(try_connect(f.path, diag, 0), -ECONNREFUSED);
@@ -283,7 +283,7 @@ static void sizes_that_are_refused(void **state)
 static void next_place_is_tried(void **state)
 {
 	struct fake f;
-	char got[64], stale[128], dir[64];
+	char got[64], stale[108], dir[64], stale_dir[80];
 	struct kvd_client *c;
 
 	if (access("/run/kvd/kvd.sock", F_OK) == 0)
@@ -292,11 +292,11 @@ static void next_place_is_tried(void **state)
 	if (access(dir, F_OK) == 0)
 		skip();
 	fake_start(&f, welcome, got);
-	snprintf(stale, sizeof(stale), "%s/kvd", f.dir);
-	assert_int_equal(mkdir(stale, 0700), 0);
-	strcat(stale, "/kvd.sock");
+	snprintf(stale_dir, sizeof(stale_dir), "%s/kvd", f.dir);
+	snprintf(stale, sizeof(stale), "%s/kvd.sock", stale_dir);
+	assert_int_equal(mkdir(stale_dir, 0700), 0);
 	struct sockaddr_un addr = { .sun_family = AF_UNIX };
-	strcpy(addr.sun_path, stale);
+	memcpy(addr.sun_path, stale, sizeof(stale));
 	int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
 	assert_int_equal(bind(fd, (struct sockaddr *)&addr, sizeof(addr)), 0);
 	close(fd);
@@ -316,8 +316,7 @@ static void next_place_is_tried(void **state)
 	unlink(path);
 	rmdir(dir);
 	unlink(stale);
-	*strrchr(stale, '/') = '\0';
-	rmdir(stale);
+	rmdir(stale_dir);
 	fake_stop(&f);
 }
 

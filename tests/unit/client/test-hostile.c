@@ -143,7 +143,8 @@ static void noise(struct fake *f)
 		size_t n = (next_random(&rng) % 16 + (next_random(&rng) % 8 ? 7 : 2)) * 8;
 		for (size_t k = 0; k < n; k++)
 			data[(at + k) % KVD_RING_MIN] = (uint8_t)next_random(&rng);
-		struct kvd_record head = { .size = (uint32_t)n, .type = (uint16_t)(next_random(&rng) % 20 ? 1 + next_random(&rng) % 9 : 0),
+		uint32_t type = next_random(&rng) % 20 ? 1 + next_random(&rng) % 9 : KVD_REC_PAD;
+		struct kvd_record head = { .size = (uint32_t)n, .type = (uint16_t)type,
 					   .request = next_random(&rng) % 4 };
 		if (next_random(&rng) % 64 && at % KVD_RING_MIN + n <= KVD_RING_MIN) {
 			memcpy(data + at % KVD_RING_MIN, &head, sizeof(head));
