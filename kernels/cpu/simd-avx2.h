@@ -109,7 +109,11 @@ INLINE vi vi_bytes4(const int8_t *p)
  */
 INLINE vi dot_nibbles(vi sum, vi w, vi x)
 {
-	return _mm256_add_epi16(sum, _mm256_maddubs_epi16(w, x));
+	__m256i pairs = _mm256_maddubs_epi16(w, x);
+
+	/* In place: gcc 12 copies and spills sums that it adds itself, a quarter slower. */
+	__asm__("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
+	return sum;
 }
 
 INLINE vi dot_nibbles_end(vi sum)
@@ -140,8 +144,10 @@ INLINE vi dot_bytes_begin(int32_t sum_x)
 INLINE vi dot_bytes(vi sum, struct dot_weights w, vi x)
 {
 	__m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.w));
+	__m256i wide = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 
-	return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(wide));	/* as above */
+	return sum;
 }
 
 #endif

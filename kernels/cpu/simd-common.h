@@ -9,6 +9,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
+#define NO_UNROLL _Pragma("GCC unroll 1")
 
 INLINE float reduce_max_8(__m256 v)
 {

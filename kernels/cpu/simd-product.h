@@ -36,6 +36,64 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 		_mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
 }
 
+/* Runs step for piece j = 0 .. n - 1: unrolled where few rows leave registers free. */
+#define EACH_PIECE(n, n_rows, step) \
+	do { \
+		if ((n_rows) <= 2) { \
+			UNROLL \
+			for (int j = 0; j < (n); j++) \
+				step; \
+		} else { \
+			NO_UNROLL \
+			for (int j = 0; j < (n); j++) \
+				step; \
+		} \
+	} while (0)
+
+/* One 64-byte piece of 4-bit weights times four low and four high activations of each row. */
+INLINE void step_q4(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+{
+	vi low[VN], high[VN];
+
+	UNROLL
+	for (int v = 0; v < n_vecs; v++) {
+		vi pair = vi_load(w + v * VW * 4);
+
+		low[v] = vi_low_nibbles(pair);
+		high[v] = vi_high_nibbles(pair);
+	}
+	UNROLL
+	for (int r = 0; r < n_rows; r++) {
+		vi x_low = vi_bytes4(x + r * x_stride), x_high = vi_bytes4(x + r * x_stride + 16);
+
+		UNROLL
+		for (int v = 0; v < n_vecs; v++) {
+			vi *sum = &dot[r * n_vecs + v];
+
+			*sum = dot_nibbles(*sum, low[v], x_low);
+			*sum = dot_nibbles(*sum, high[v], x_high);
+		}
+	}
+}
+
+/* The same for bytes. */
+INLINE void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+{
+	struct dot_weights weights[VN];
+
+	UNROLL
+	for (int v = 0; v < n_vecs; v++)
+		weights[v] = dot_bytes_weights(vi_load(w + v * VW * 4));
+	UNROLL
+	for (int r = 0; r < n_rows; r++) {
+		vi four = vi_bytes4(x + r * x_stride);
+
+		UNROLL
+		for (int v = 0; v < n_vecs; v++)
+			dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights[v], four);
+	}
+}
+
 /*
  * Q4_0 and Q4_1: n_rows batch rows, and n_vecs vectors of weight rows from vector
  * `first`; all are constants after inlining.
@@ -61,23 +119,7 @@ INLINE void product_q4(const struct product_task *t, const bool has_min, const i
 		UNROLL
 		for (int i = 0; i < n_rows * n_vecs; i++)
 			dot[i] = vi_zero();
-		UNROLL
-		for (int j = 0; j < 4; j++) {
-			UNROLL
-			for (int v = 0; v < n_vecs; v++) {
-				vi pair = vi_load(w + quants + j * 64 + (first + v) * VW * 4);
-				vi low = vi_low_nibbles(pair), high = vi_high_nibbles(pair);
-
-				UNROLL
-				for (int r = 0; r < n_rows; r++) {
-					const int8_t *xr = x + (size_t)r * cols + 4 * j;
-					vi *sum = &dot[r * n_vecs + v];
-
-					*sum = dot_nibbles(*sum, low, vi_bytes4(xr));
-					*sum = dot_nibbles(*sum, high, vi_bytes4(xr + 16));
-				}
-			}
-		}
+		EACH_PIECE(4, n_rows, step_q4(w + quants + first * VW * 4 + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
 		UNROLL
 		for (int v = 0; v < n_vecs; v++) {
 			vf dw = vf_load_f16(w + (first + v) * VW * 2), offset;
@@ -122,19 +164,7 @@ INLINE void product_q8(const struct product_task *t, const int n_rows, const int
 		UNROLL
 		for (int i = 0; i < n_rows * n_vecs; i++)
 			dot[i] = dot_bytes_begin(sum[(size_t)(i / n_vecs) * n_blocks + b]);
-		UNROLL
-		for (int j = 0; j < 8; j++) {
-			UNROLL
-			for (int v = 0; v < n_vecs; v++) {
-				vi bytes = vi_load(w + 2 * KC_LANES + j * 64 + (first + v) * VW * 4);
-				struct dot_weights weights = dot_bytes_weights(bytes);
-
-				UNROLL
-				for (int r = 0; r < n_rows; r++)
-					dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights,
-									vi_bytes4(x + (size_t)r * cols + 4 * j));
-			}
-		}
+		EACH_PIECE(8, n_rows, step_q8(w + 2 * KC_LANES + first * VW * 4 + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
 		UNROLL
 		for (int v = 0; v < n_vecs; v++) {
 			vf dw = vf_load_f16(w + (first + v) * VW * 2);
@@ -189,7 +219,7 @@ INLINE void product_float(const struct product_task *t, const enum kb_type type,
 /* With more than two rows the registers hold one vector of weight rows at a time. */
 #define FOR_VECTORS(n_rows, call) \
 	do { \
-		if ((n_rows) * VN <= 4) { \
+		if ((n_rows) * VN <= 8) { \
 			call(0, VN); \
 			break; \
 		} \
