@@ -198,9 +198,13 @@ static int next_loop(struct kvd_client *c, int timeout_ms, uint64_t deadline_ns)
 			return r;
 		/* also what was skipped, so that no writer waits for it */
 		release_records(c);
-		/* a wake that is never taken would keep kvd_fd() readable */
-		if (!timeout_ms && drain_socket(c))
-			continue;
+		/*
+		 * A wake that is never taken would keep kvd_fd() readable.  There is no
+		 * spinning before the sleep: a token takes the daemon milliseconds and all
+		 * of the cores, a sleep costs three system calls.
+		 */
+		if (!timeout_ms)
+			drain_socket(c);
 		if (!announce_sleep(c))
 			continue;
 		if (!timeout_ms)
