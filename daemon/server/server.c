@@ -86,6 +86,11 @@ void server_stop(struct server *s, int status)
 
 /* --- statistics ---------------------------------------------------------------------- */
 
+static uint32_t n_waiting_of(void *arg, uid_t uid)
+{
+	return server_n_waiting(arg, false, uid);
+}
+
 static void write_stats(struct views_query *q)
 {
 	struct server *s = q->server;
@@ -99,6 +104,8 @@ static void write_stats(struct views_query *q)
 		.n_sessions = s->n_sessions,
 		.weight_bytes = model ? model_info(model)->weight_bytes : 0,
 		.n_waiting = server_n_waiting(s, true, 0),
+		.n_waiting_of = n_waiting_of,
+		.arg = s,
 		.views = q->views,
 		.n_views = q->n,
 	};
@@ -160,9 +167,11 @@ static void on_idle(evutil_socket_t fd, short what, void *arg)
 {
 	struct server *s = arg;
 
-	/* Somebody came in the last moment: the timer starts again when they go. */
-	if (acceptor_pending(&s->acceptor))
+	/* Somebody came in the last moment. */
+	if (acceptor_pending(&s->acceptor)) {
+		server_sessions_changed(s);
 		return;
+	}
 	log_info("stopping: nobody was attached for %u s", s->config.idle_exit_s);
 	server_stop(s, EXIT_SUCCESS);
 }

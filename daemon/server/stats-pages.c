@@ -234,6 +234,7 @@ void stats_pages_write(struct stats_pages *p, const struct stats_health *health)
 		struct kvd_stats s;
 
 		stats_page_read(page, p->accounts, health->views, health->n_views, &s);
+		s.n_queued += health->n_waiting_of(health->arg, page->uid);
 		memory += s.memory_bytes;
 		add_health(p, health, &s);
 		stats_write(&page->segment, &s);

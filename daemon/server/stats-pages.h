@@ -53,7 +53,9 @@ struct stats_health {
 	enum kvd_stats_state state;
 	unsigned loading_percent, n_models, n_sessions;
 	uint64_t weight_bytes;
-	uint32_t n_waiting;			/* requests that the engine has not seen yet */
+	uint32_t n_waiting;			/* requests that the engine has not seen yet, */
+	uint32_t (*n_waiting_of)(void *arg, uid_t uid);	/* and how many of them are a uid's */
+	void *arg;
 	const struct engine_stats *engine;	/* NULL while loading */
 	const struct engine_request_view *views;
 	size_t n_views;
