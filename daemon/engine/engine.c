@@ -260,16 +260,21 @@ static bool take_commands(struct engine *e, bool work)
 	return !stop;
 }
 
-/* Sleeps before a step; ends early when the engine stops. */
-static void delay(struct engine *e)
+/* Sleeps before a step; false, and at once, when the engine stops. */
+static bool delay(struct engine *e)
 {
 	uint64_t until = clock_ns() + e->step_delay_ns;
 	struct timespec ts = { .tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u) };
+	bool stop;
 
+	if (!e->step_delay_ns)
+		return true;
 	pthread_mutex_lock(&e->lock);
 	while (!e->stop && clock_ns() < until)
 		pthread_cond_timedwait(&e->wake, &e->lock, &ts);
+	stop = e->stop;
 	pthread_mutex_unlock(&e->lock);
+	return !stop;
 }
 
 static void *engine_main(void *arg)
@@ -283,9 +288,7 @@ static void *engine_main(void *arg)
 		engine_admit(e);
 		publish(e);
 		work = e->sched.n_active > 0;
-		if (work && e->step_delay_ns)
-			delay(e);
-		if (work)
+		if (work && delay(e))
 			engine_step(e);
 		publish(e);
 		engine_settle(e);

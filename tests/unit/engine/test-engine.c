@@ -693,12 +693,18 @@ static void test_delay(void **state)
 {
 	struct engine_config config = config_default;
 	struct fake_request r = make_request(0, 1, 4, 80);
+	struct engine_stats stats;
 	struct fixture f;
 
 	(void)state;
 	config.step_delay_ns = UINT64_C(3600000000000);
 	f = start(&config);
 	submit(&f, &r);
+	do {
+		engine_stats(f.engine, &stats);
+		usleep(100);
+	} while (!stats.n_running);
+	usleep(2000);	/* most likely it sleeps now */
 	engine_free(f.engine);
 	assert_int_equal(f.client->results[0].error, SINK_ERROR_SHUTDOWN);
 	assert_int_equal(fake.n_entered, 0);
