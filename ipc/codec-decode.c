@@ -308,8 +308,9 @@ static int check_version(const msgpack_object *map, struct codec_error *error)
 		return 0;
 	error->code = KVD_CODE_VERSION;
 	snprintf(error->field, sizeof(error->field), "version");
-	snprintf(error->text, sizeof(error->text), "version: protocol version %llu is not spoken here, but %u",
-		 (unsigned long long)v->via.u64, KVD_PROTOCOL_VERSION);
+	snprintf(error->text, sizeof(error->text),
+		 "version: protocol version %llu is not spoken here, but %u",
+		 (unsigned long long)v->via.u64, (unsigned)KVD_PROTOCOL_VERSION);
 	return CODEC_E_INVALID;
 }
 

@@ -18,24 +18,20 @@ static bool item_of(uint8_t b, struct item *out)
 	static const uint8_t numbers[] = { 4, 8, 1, 2, 4, 8, 1, 2, 4, 8 };	/* 0xca ... 0xd3 */
 
 	*out = (struct item){ 0 };
-	if (b <= 0x7f || b >= 0xe0)
-		return true;
+	if (b == 0xc1 || (b >= 0xc7 && b <= 0xc9) || (b >= 0xd4 && b <= 0xd8))
+		return false;				/* never used; ext; fixext */
+	if (b <= 0x7f || b >= 0xe0 || (b >= 0xc0 && b <= 0xc3))
+		return true;				/* small numbers, nil, false, true */
 	if (b <= 0x8f)
 		*out = (struct item){ .length = b & 15u, .per = 2 };
 	else if (b <= 0x9f)
 		*out = (struct item){ .length = b & 15u, .per = 1 };
 	else if (b <= 0xbf)
 		*out = (struct item){ .length = b & 31u };
-	else if (b <= 0xc3)
-		return b != 0xc1;			/* nil, never used, false, true */
 	else if (b <= 0xc6)
 		out->n_length = 1u << (b - 0xc4);	/* bin */
-	else if (b <= 0xc9)
-		return false;				/* ext */
-	else if (b <= 0xd3)
+	else if (b >= 0xca && b <= 0xd3)
 		out->length = numbers[b - 0xca];
-	else if (b <= 0xd8)
-		return false;				/* fixext */
 	else if (b <= 0xdb)
 		out->n_length = 1u << (b - 0xd9);	/* str */
 	else

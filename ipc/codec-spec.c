@@ -10,11 +10,14 @@
 
 /* A field of struct T with the same name as the message's. */
 #define U32(T, M, P, LO, HI) \
-	{ .name = #M, .type = CODEC_U32, .presence = P, .offset = offsetof(struct T, M), .min = LO, .max = HI }
+	{ .name = #M, .type = CODEC_U32, .presence = P, .offset = offsetof(struct T, M), \
+	  .min = LO, .max = HI }
 #define U64(T, M, P, LO) \
-	{ .name = #M, .type = CODEC_U64, .presence = P, .offset = offsetof(struct T, M), .min = LO, .max = UINT64_MAX }
+	{ .name = #M, .type = CODEC_U64, .presence = P, .offset = offsetof(struct T, M), \
+	  .min = LO, .max = UINT64_MAX }
 #define F32(T, M, P, LO, HI) \
-	{ .name = #M, .type = CODEC_F32, .presence = P, .offset = offsetof(struct T, M), .fmin = LO, .fmax = HI }
+	{ .name = #M, .type = CODEC_F32, .presence = P, .offset = offsetof(struct T, M), \
+	  .fmin = LO, .fmax = HI }
 #define BOOL(T, M, P) \
 	{ .name = #M, .type = CODEC_BOOL, .presence = P, .offset = offsetof(struct T, M) }
 #define STRING(T, M, P, KIND, LO, HI) \
@@ -127,7 +130,8 @@ static const struct codec_field generate_fields[] = {
 	F32(msg_generate, min_p, CODEC_DEFAULT, 0, 1),
 	F32(msg_generate, repeat_penalty, CODEC_DEFAULT, 0.01f, 100),
 	U32(msg_generate, repeat_last_n, CODEC_DEFAULT, 0, UINT32_MAX),
-	{ .name = "seed", .type = CODEC_U64, .presence = CODEC_HAS, .offset = offsetof(struct msg_generate, seed),
+	{ .name = "seed", .type = CODEC_U64, .presence = CODEC_HAS,
+	  .offset = offsetof(struct msg_generate, seed),
 	  .aux = offsetof(struct msg_generate, has_seed), .max = UINT64_MAX },
 	ARRAY(msg_generate, logit_bias, CODEC_NOT_ZERO, bias_spec, 0, KVD_LOGIT_BIAS_MAX),
 	ARRAY(msg_generate, stop, CODEC_NOT_ZERO, stop_spec, 0, KVD_STOP_MAX),
@@ -267,7 +271,8 @@ static const struct codec_field ps_reply_fields[] = {
 /* --- the table ------------------------------------------------------------------------- */
 
 #define MESSAGE(ID_, NAME, FROM_CLIENT) \
-	.id = ID_, .name = #NAME, .from_client = FROM_CLIENT, .shape = CODEC_MAP, .size = sizeof(struct msg_##NAME)
+	.id = ID_, .name = #NAME, .from_client = FROM_CLIENT, .shape = CODEC_MAP, \
+	.size = sizeof(struct msg_##NAME)
 #define FIELDS(NAME) .fields = NAME##_fields, .n_fields = ARRAY_SIZE(NAME##_fields)
 
 static const struct codec_spec messages[] = {
@@ -317,7 +322,8 @@ const char *codec_name(enum kvd_message id)
 static bool is_role(const char *s, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (!((s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9') || s[i] == '_' || s[i] == '-'))
+		if (!((s[i] >= 'a' && s[i] <= 'z') || (s[i] >= '0' && s[i] <= '9') ||
+		      s[i] == '_' || s[i] == '-'))
 			return false;
 	return true;
 }

@@ -20,7 +20,7 @@
 
 #define FDPASS_E_EOF 1		/* the peer has closed */
 #define FDPASS_E_TRUNCATED 2	/* a datagram larger than the buffer; it is gone */
-#define FDPASS_E_FDS 3		/* more descriptors than wanted; they are closed, the datagram is gone */
+#define FDPASS_E_FDS 3		/* more descriptors than wanted; closed, the datagram is gone */
 
 /*
  * Sends n bytes and n_fds descriptors (which stay the caller's) as one datagram.

@@ -29,8 +29,10 @@ _Static_assert(offsetof(struct kvd_ring_header, closed) == 132, "PROTOCOL.md, Sh
 _Static_assert(offsetof(struct kvd_client_header, reader_waiting) == 64, "PROTOCOL.md, Shared memory");
 _Static_assert(offsetof(struct kvd_client_header, magic) == 128, "PROTOCOL.md, Shared memory");
 _Static_assert(offsetof(struct kvd_client_header, arena_size) == 144, "PROTOCOL.md, Shared memory");
-_Static_assert(sizeof(struct kvd_record_usage) + offsetof(struct kvd_record_text, bytes) + KVD_RING_FINAL_TEXT +
-	       offsetof(struct kvd_record_error, bytes) + KVD_ERROR_TEXT_MAX <= FINAL_MAX, "a last batch fits");
+_Static_assert(sizeof(struct kvd_record_usage) +
+	       offsetof(struct kvd_record_text, bytes) + KVD_RING_FINAL_TEXT +
+	       offsetof(struct kvd_record_error, bytes) + KVD_ERROR_TEXT_MAX <= FINAL_MAX,
+	       "a last batch fits");
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2 && ATOMIC_INT_LOCK_FREE == 2, "shared between processes");
 
 int ring_writer_init(struct ring_writer *w, const struct segment *ring, const struct segment *client,
@@ -229,7 +231,8 @@ void ring_put_text(struct ring_writer *w, uint64_t request, const uint8_t *bytes
 	put_bytes(p + fixed, bytes, n);
 }
 
-void ring_put_alternatives(struct ring_writer *w, uint64_t request, const struct ring_alternative *items, size_t n)
+void ring_put_alternatives(struct ring_writer *w, uint64_t request, const struct ring_alternative *items,
+			   size_t n)
 {
 	const size_t fixed = offsetof(struct kvd_record_alternatives, items);
 	struct kvd_record_alternatives a = { .n = (uint32_t)n };
@@ -262,7 +265,9 @@ void ring_put_prompt(struct ring_writer *w, uint64_t request, int32_t id, float 
 		     const uint8_t *bytes, size_t n)
 {
 	const size_t fixed = offsetof(struct kvd_record_prompt, bytes);
-	struct kvd_record_prompt t = { .id = id, .logprob = logprob, .position = position, .n_bytes = (uint32_t)n };
+	struct kvd_record_prompt t = {
+		.id = id, .logprob = logprob, .position = position, .n_bytes = (uint32_t)n,
+	};
 	uint8_t *p = stage(w, KVD_REC_PROMPT, request, fixed + bounded(n));
 
 	if (!p)

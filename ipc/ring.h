@@ -100,7 +100,8 @@ struct ring_alternative {
 	size_t n_bytes;
 };
 /* n <= KVD_LOGPROBS_MAX + 1 */
-void ring_put_alternatives(struct ring_writer *w, uint64_t request, const struct ring_alternative *items, size_t n);
+void ring_put_alternatives(struct ring_writer *w, uint64_t request, const struct ring_alternative *items,
+			   size_t n);
 void ring_put_prompt(struct ring_writer *w, uint64_t request, int32_t id, float logprob, uint32_t position,
 		     const uint8_t *bytes, size_t n);
 void ring_put_progress(struct ring_writer *w, uint64_t request, uint32_t done, uint32_t total);

@@ -30,47 +30,47 @@ static bool arena_size_valid(uint32_t n)
 	return n >= KVD_ARENA_MIN && n <= KVD_ARENA_MAX && n % 4096 == 0;
 }
 
+/* These helpers return false, or -1, with errno set. */
+
 static int memfd(const char *name)
 {
 	int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
 
 	if (fd < 0 && errno == EINVAL)
 		fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	return fd < 0 ? -errno : fd;
+	return fd;
 }
 
-static int map(struct segment *out, int fd, size_t size, int protection)
+static bool map(struct segment *out, int fd, size_t size, int protection)
 {
 	void *p = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
 
 	if (p == MAP_FAILED)
-		return -errno;
+		return false;
 	*out = (struct segment){ .fd = fd, .map = p, .size = size };
-	return 0;
+	return true;
 }
 
 /* Created and mapped writable, not sealed yet. */
-static int create(struct segment *out, const char *name, size_t size)
+static bool create(struct segment *out, const char *name, size_t size)
 {
 	_cleanup_(fd_closep) int fd = memfd(name);
-	int r;
 
-	if (fd < 0)
-		return fd;
-	if (ftruncate(fd, (off_t)size) < 0)
-		return -errno;
-	r = map(out, fd, size, PROT_READ | PROT_WRITE);
-	if (r == 0)
-		(void)fd_steal(&fd);
-	return r;
+	if (fd < 0 || ftruncate(fd, (off_t)size) < 0 || !map(out, fd, size, PROT_READ | PROT_WRITE))
+		return false;
+	(void)fd_steal(&fd);
+	return true;
 }
 
-static int seal(struct segment *s, int seals)
+/* Seals s and moves it to *out. */
+static int finish(struct segment *s, int seals, struct segment *out)
 {
 	int err;
 
-	if (fcntl(s->fd, F_ADD_SEALS, seals) == 0)
+	if (fcntl(s->fd, F_ADD_SEALS, seals) == 0) {
+		*out = *s;
 		return 0;
+	}
 	err = -errno;
 	segment_deinit(s);
 	return err;
@@ -79,61 +79,43 @@ static int seal(struct segment *s, int seals)
 int segment_new_ring(struct segment *out, uint32_t data_size)
 {
 	struct segment s;
-	int r;
 
 	if (!ring_size_valid(data_size))
 		return -EINVAL;
-	r = create(&s, "kvd-ring", (size_t)KVD_SEGMENT_DATA + data_size);
-	if (r)
-		return r;
+	if (!create(&s, "kvd-ring", (size_t)KVD_SEGMENT_DATA + data_size))
+		return -errno;
 	*segment_ring(&s) = (struct kvd_ring_header){
 		.magic = KVD_RING_MAGIC, .version = KVD_PROTOCOL_VERSION,
 		.data_offset = KVD_SEGMENT_DATA, .data_size = data_size,
 	};
-	r = seal(&s, SEALS_READONLY);
-	if (r)
-		return r;
-	*out = s;
-	return 0;
+	return finish(&s, SEALS_READONLY, out);
 }
 
 int segment_new_client(struct segment *out, uint32_t arena_size)
 {
 	struct segment s;
-	int r;
 
 	if (!arena_size_valid(arena_size))
 		return -EINVAL;
-	r = create(&s, "kvd-client", (size_t)KVD_SEGMENT_DATA + arena_size);
-	if (r)
-		return r;
+	if (!create(&s, "kvd-client", (size_t)KVD_SEGMENT_DATA + arena_size))
+		return -errno;
 	*segment_client(&s) = (struct kvd_client_header){
 		.magic = KVD_SEGMENT_MAGIC, .version = KVD_PROTOCOL_VERSION,
 		.arena_offset = KVD_SEGMENT_DATA, .arena_size = arena_size,
 	};
-	r = seal(&s, SEALS_SHARED);
-	if (r)
-		return r;
-	*out = s;
-	return 0;
+	return finish(&s, SEALS_SHARED, out);
 }
 
 int segment_new_page(struct segment *out, const char *name, const void *header, size_t n)
 {
 	struct segment s;
-	int r;
 
 	if (n > KVD_SEGMENT_DATA)
 		return -EINVAL;
-	r = create(&s, name, KVD_SEGMENT_DATA);
-	if (r)
-		return r;
+	if (!create(&s, name, KVD_SEGMENT_DATA))
+		return -errno;
 	memcpy(s.map, header, n);
-	r = seal(&s, SEALS_READONLY);
-	if (r)
-		return r;
-	*out = s;
-	return 0;
+	return finish(&s, SEALS_READONLY, out);
 }
 
 /* Checks what can be checked before mapping. */
@@ -145,7 +127,8 @@ static int check_fd(int fd, const char *what, int seals, uint64_t size, struct d
 	if (have < 0)
 		return diag_set(diag, -EPROTO, "%s: not a memory file", what);
 	if ((have & seals) != seals)
-		return diag_set(diag, -EPROTO, "%s: its seals are 0x%x, without 0x%x", what, have, seals & ~have);
+		return diag_set(diag, -EPROTO, "%s: its seals are 0x%x, without 0x%x", what, have,
+				seals & ~have);
 	if (fstat(fd, &st) < 0)
 		return -errno;
 	if ((uint64_t)st.st_size != size)
@@ -160,7 +143,8 @@ static int check_header(uint32_t magic, uint32_t version, uint32_t want_magic, u
 	if (magic != want_magic)
 		return diag_set(diag, -EPROTO, "%s: its magic number is wrong", what);
 	if (version != want_version)
-		return diag_set(diag, -EPROTO, "%s: has version %u instead of %u", what, version, want_version);
+		return diag_set(diag, -EPROTO, "%s: has version %u instead of %u", what, version,
+				want_version);
 	return 0;
 }
 
@@ -175,9 +159,8 @@ int segment_map_ring(struct segment *out, int fd, uint32_t data_size, struct dia
 	r = check_fd(fd, "ring", SEALS_READONLY, (uint64_t)KVD_SEGMENT_DATA + data_size, diag);
 	if (r)
 		return r;
-	r = map(&s, fd, (size_t)KVD_SEGMENT_DATA + data_size, PROT_READ);
-	if (r)
-		return r;
+	if (!map(&s, fd, (size_t)KVD_SEGMENT_DATA + data_size, PROT_READ))
+		return -errno;
 	h = segment_ring(&s);
 	r = check_header(h->magic, h->version, KVD_RING_MAGIC, KVD_PROTOCOL_VERSION, "ring", diag);
 	if (!r && (h->data_offset != KVD_SEGMENT_DATA || h->data_size != data_size))
@@ -201,11 +184,11 @@ int segment_map_client(struct segment *out, int fd, uint32_t arena_size, struct 
 	r = check_fd(fd, "client segment", SEALS_SHARED, (uint64_t)KVD_SEGMENT_DATA + arena_size, diag);
 	if (r)
 		return r;
-	r = map(&s, fd, (size_t)KVD_SEGMENT_DATA + arena_size, PROT_READ | PROT_WRITE);
-	if (r)
-		return r;
+	if (!map(&s, fd, (size_t)KVD_SEGMENT_DATA + arena_size, PROT_READ | PROT_WRITE))
+		return -errno;
 	h = segment_client(&s);
-	r = check_header(h->magic, h->version, KVD_SEGMENT_MAGIC, KVD_PROTOCOL_VERSION, "client segment", diag);
+	r = check_header(h->magic, h->version, KVD_SEGMENT_MAGIC, KVD_PROTOCOL_VERSION, "client segment",
+			 diag);
 	if (!r && (h->arena_offset != KVD_SEGMENT_DATA || h->arena_size != arena_size))
 		r = diag_set(diag, -EPROTO, "client segment: its header has another layout than announced");
 	if (r) {
@@ -225,9 +208,8 @@ int segment_map_page(struct segment *out, int fd, const char *what, uint32_t mag
 
 	if (r)
 		return r;
-	r = map(&s, fd, KVD_SEGMENT_DATA, PROT_READ);
-	if (r)
-		return r;
+	if (!map(&s, fd, KVD_SEGMENT_DATA, PROT_READ))
+		return -errno;
 	head = s.map;
 	r = check_header(head[0], head[1], magic, version, what, diag);
 	if (r) {

@@ -107,7 +107,8 @@ static const struct malformed malformed[] = {
 	{ "[16, {'id': 5, 'messages': [['user', 0, 0]]}]", BAD_FIELD, "messages[0]", 5 },
 	{ "[16, {'id': 5, 'messages': [['', 0, 0, 1]]}]", BAD_FIELD, "messages[0].role", 5 },
 	{ "[16, {'id': 5, 'messages': [['User', 0, 0, 1]]}]", BAD_FIELD, "messages[0].role", 5 },
-	{ "[16, {'id': 5, 'messages': [['user\\x0a<|im_end|>', 0, 0, 1]]}]", BAD_FIELD, "messages[0].role", 5 },
+	{ "[16, {'id': 5, 'messages': [['user\\x0a<|im_end|>', 0, 0, 1]]}]",
+	  BAD_FIELD, "messages[0].role", 5 },
 	{ "[16, {'id': 5, 'messages': [['a'*33, 0, 0, 1]]}]", BAD_FIELD, "messages[0].role", 5 },
 	{ "[16, {'id': 5, 'messages': [['user', 1, 0, 5]]}]", BAD_FIELD, "messages", 5 },
 	{ G "'model': ''}]", BAD_FIELD, "model", 5 },
@@ -170,15 +171,19 @@ static const struct malformed malformed[] = {
 	{ "[17, {}]", BAD_FIELD, "id", 0 },
 	{ "[18, {'id': 1}]", BAD_FIELD, "id", 1 },
 	{ "[19, {'index': 1}]", BAD_FIELD, "index", 0 },
-	{ "[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 2, 'out_length': 8}]", BAD_FIELD, "out_offset", 1 },
-	{ "[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 4, 'out_length': 7}]", BAD_FIELD, "out_length", 1 },
+	{ "[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 2, 'out_length': 8}]",
+	  BAD_FIELD, "out_offset", 1 },
+	{ "[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 4, 'out_length': 7}]",
+	  BAD_FIELD, "out_length", 1 },
 	{ "[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 4}]", BAD_FIELD, "out_length", 1 },
-	{ "[24, {'id': 1, 'offset': 67108865, 'length': 4, 'out_offset': 4, 'out_length': 4}]", BAD_FIELD, "offset", 1 },
+	{ "[24, {'id': 1, 'offset': 67108865, 'length': 4, 'out_offset': 4, 'out_length': 4}]",
+	  BAD_FIELD, "offset", 1 },
 	{ "[32, {'id': 1, 'all': true}]", BAD_FIELD, "all", 1 },
 	{ "[33, {'id': nil}]", BAD_FIELD, "id", 0 },
 	{ "[34, {'id': [1]}]", BAD_FIELD, "id", 0 },
 	{ "[129, {'version': 2}]", KVD_CODE_VERSION, "version", 0 },
-	{ "[129, {'version': 1, 'session': 1, 'ring': 1, 'arena': 65536, 'server': '', 'state': ''}]", BAD_FIELD, "ring", 0 },
+	{ "[129, {'version': 1, 'session': 1, 'ring': 1, 'arena': 65536, 'server': '', 'state': ''}]",
+	  BAD_FIELD, "ring", 0 },
 	{ "[130, {'code': 0, 'message': ''}]", BAD_FIELD, "code", 0 },
 	{ "[130, {'code': 14, 'message': ''}]", BAD_FIELD, "code", 0 },
 	{ "[130, {'code': 1, 'message': 'x'*257}]", BAD_FIELD, "message", 0 },
@@ -189,7 +194,8 @@ static const struct malformed malformed[] = {
 	{ "[161, {'id': 2, 'models': [[]]}]", BAD_FIELD, "models[0]", 2 },
 	{ "[161, {'id': 2, 'models': [{'name': 5}]}]", BAD_FIELD, "models[0].name", 2 },
 	{ "[161, {'id': 2, 'models': [{5: 5}]}]", BAD_FIELD, "models[0]", 2 },
-	{ "[162, {'id': 2, 'processes': [{'what': 1}], 'truncated': false}]", BAD_FIELD, "processes[0].what", 2 },
+	{ "[162, {'id': 2, 'processes': [{'what': 1}], 'truncated': false}]",
+	  BAD_FIELD, "processes[0].what", 2 },
 	{ "[162, {'id': 2, 'processes': []}]", BAD_FIELD, "truncated", 2 },
 };
 
@@ -202,7 +208,8 @@ static void test_malformed(void **state)
 		size_t n = notation_pack(c->message, bytes);
 		int r = codec_decode(&m, bytes, n, &error);
 
-		if (r != CODEC_E_INVALID || error.code != c->code || error.id != c->id || strcmp(error.field, c->field))
+		if (r != CODEC_E_INVALID || error.code != c->code || error.id != c->id ||
+		    strcmp(error.field, c->field))
 			fail_msg("%s: %d, code %d, id %llu, field '%s', %s", c->message, r, error.code,
 				 (unsigned long long)error.id, error.field, error.text);
 		assert_null(m);
@@ -222,12 +229,14 @@ static const char *const good[] = {
 	"[17, {'id': 1}]", "[18, {}]", "[19, {}]",
 	"[24, {'id': 1, 'offset': 0, 'length': 4, 'out_offset': 4, 'out_length': 0}]",
 	"[32, {'id': 1}]", "[33, {'id': 1}]", "[34, {'id': 18446744073709551615}]",
-	"[129, {'version': 1, 'session': 1, 'ring': 65536, 'arena': 65536, 'server': 'kvd', 'state': 'ready'}]",
+	"[129, {'version': 1, 'session': 1, 'ring': 65536, 'arena': 65536, 'server': 'kvd',"
+	"'state': 'ready'}]",
 	"[130, {'code': 13, 'message': 'no'}]",
 	"[144, {'id': 2, 'code': 1, 'message': 'a', 'field': 'b', 'count': 3}]",
 	"[146, {}]", "[152, {'id': 2, 'count': 0}]",
-	"[162, {'id': 2, 'processes': [{'session': 1, 'request': 2, 'uid': 3, 'pid': 4, 'client': 'c', 'phase': 'p',"
-	"'prompt_tokens': 1, 'computed_tokens': 2, 'generated_tokens': 3, 'blocks': 4, 'age_ns': 5}], 'truncated': true}]",
+	"[162, {'id': 2, 'processes': [{'session': 1, 'request': 2, 'uid': 3, 'pid': 4, 'client': 'c',"
+	"'phase': 'p', 'prompt_tokens': 1, 'computed_tokens': 2, 'generated_tokens': 3, 'blocks': 4,"
+	"'age_ns': 5}], 'truncated': true}]",
 };
 
 static void test_good_ones_pass(void **state)
@@ -271,8 +280,8 @@ static void test_every_truncation(void **state)
 			assert_int_equal(error.code, KVD_CODE_BAD_MESSAGE);
 		}
 		bytes[n] = 0;
-		assert_int_equal(decode_copy(bytes, n + 1, &(struct msg *){ NULL }, &(struct codec_error){ 0 }),
-				 CODEC_E_INVALID);
+		assert_int_equal(decode_copy(bytes, n + 1, &(struct msg *){ NULL },
+					     &(struct codec_error){ 0 }), CODEC_E_INVALID);
 	}
 }
 
@@ -313,8 +322,8 @@ static void check_generate(const struct msg_generate *g)
 static void mutate(uint8_t *p, size_t *n, uint64_t *seed)
 {
 	static const uint8_t heads[] = {
-		0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc6, 0xc7, 0xca, 0xcb,
-		0xcf, 0xd3, 0xd4, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff,
+		0x00, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc1, 0xc2, 0xc3, 0xc4, 0xc6, 0xc7,
+		0xca, 0xcb, 0xcf, 0xd3, 0xd4, 0xd9, 0xda, 0xdb, 0xdc, 0xdd, 0xde, 0xdf, 0xe0, 0xff,
 	};
 	size_t at = prng_below(seed, (uint32_t)*n), k;
 
@@ -424,14 +433,14 @@ static void test_memory_is_bounded(void **state)
 	assert_true(child >= 0);
 	if (child == 0) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-		unsigned long pages = 0;
 		FILE *f = fopen("/proc/self/statm", "r");
 		struct rlimit limit;
+		char line[64];
 
-		if (!f || fscanf(f, "%lu", &pages) != 1)
+		if (!f || !fgets(line, sizeof(line), f))
 			_exit(100);
 		fclose(f);
-		limit.rlim_cur = limit.rlim_max = pages * 4096 + (1u << 20);
+		limit.rlim_cur = limit.rlim_max = strtoul(line, NULL, 10) * 4096 + (1u << 20);
 		setrlimit(RLIMIT_AS, &limit);
 #endif
 		_exit(decode_large());

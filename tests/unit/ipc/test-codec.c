@@ -95,10 +95,13 @@ static void test_generate_prompt(void **state)
 	static const struct msg_bias bias[] = { { 0, -FLT_MAX }, { INT32_MAX, 1.5f } };
 	static const char *const stop[] = { "\n\n", "ä", "\x01" };
 	struct msg_generate a = {
-		.id = UINT64_MAX, .model = "small", .prompt = parts, .n_prompt = 2, .special = true, .bos = false,
-		.n = 7, .temperature = 0.7f, .top_k = 40, .top_p = 0.9f, .min_p = 0.1f, .repeat_penalty = 1.1f,
-		.repeat_last_n = 99, .has_seed = true, .seed = UINT64_MAX - 1, .logit_bias = bias, .n_logit_bias = 2,
-		.stop = stop, .n_stop = 3, .has_logprobs = true, .logprobs = 5, .ignore_eos = true, .progress = true,
+		.id = UINT64_MAX, .model = "small", .prompt = parts, .n_prompt = 2, .special = true,
+		.bos = false,
+		.n = 7, .temperature = 0.7f, .top_k = 40, .top_p = 0.9f, .min_p = 0.1f,
+		.repeat_penalty = 1.1f,
+		.repeat_last_n = 99, .has_seed = true, .seed = UINT64_MAX - 1, .logit_bias = bias,
+		.n_logit_bias = 2, .stop = stop, .n_stop = 3, .has_logprobs = true, .logprobs = 5,
+		.ignore_eos = true, .progress = true,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_GENERATE, &a);
 	const struct msg_generate *g = &m->generate;
@@ -133,7 +136,8 @@ static void test_generate_prompt(void **state)
 static void test_generate_messages(void **state)
 {
 	static const struct msg_chat chat[] = {
-		{ "system", KVD_PART_TEXT, 0, 0 }, { "user", KVD_PART_TEXT, 0, 5 }, { "assistant", KVD_PART_IDS, 8, 4 },
+		{ "system", KVD_PART_TEXT, 0, 0 }, { "user", KVD_PART_TEXT, 0, 5 },
+		{ "assistant", KVD_PART_IDS, 8, 4 },
 	};
 	struct msg_generate a;
 	struct msg *m;
@@ -165,7 +169,8 @@ static void test_generate_defaults(void **state)
 	assert_false(g->special);
 	assert_true(g->bos);
 	assert_int_equal(g->n, 512);
-	assert_true(g->temperature == 0.8f && g->top_p == 0.95f && g->min_p == 0.05f && g->repeat_penalty == 1);
+	assert_true(g->temperature == 0.8f && g->top_p == 0.95f && g->min_p == 0.05f);
+	assert_true(g->repeat_penalty == 1);
 	assert_int_equal(g->top_k, 0);
 	assert_int_equal(g->repeat_last_n, 64);
 	assert_false(g->has_seed || g->has_logprobs || g->ignore_eos || g->progress);
@@ -185,14 +190,16 @@ static void test_generate_largest(void **state)
 	memset(text, 's', KVD_STOP_BYTES_MAX);
 	memset(name, 'm', KVD_MODEL_NAME_MAX);
 	for (size_t i = 0; i < ARRAY_SIZE(chat); i++)
-		chat[i] = (struct msg_chat){ "abcdefghijklmnopqrstuvwxyz_-0123", 1, KVD_ARENA_MAX - 4, 65536 };
+		chat[i] = (struct msg_chat){ "abcdefghijklmnopqrstuvwxyz_-0123", 1, KVD_ARENA_MAX - 4,
+					     65536 };
 	for (size_t i = 0; i < ARRAY_SIZE(bias); i++)
 		bias[i] = (struct msg_bias){ INT32_MAX, 1e9f };
 	for (size_t i = 0; i < ARRAY_SIZE(stop); i++)
 		stop[i] = text;
 	msg_generate_init(&a);
 	a = (struct msg_generate){
-		.id = UINT64_MAX, .model = name, .messages = chat, .n_messages = KVD_PARTS_MAX, .n = UINT32_MAX,
+		.id = UINT64_MAX, .model = name, .messages = chat, .n_messages = KVD_PARTS_MAX,
+		.n = UINT32_MAX,
 		.top_k = UINT32_MAX, .repeat_penalty = 1, .repeat_last_n = UINT32_MAX, .has_seed = true,
 		.seed = UINT64_MAX, .logit_bias = bias, .n_logit_bias = KVD_LOGIT_BIAS_MAX, .stop = stop,
 		.n_stop = KVD_STOP_MAX, .has_logprobs = true, .logprobs = KVD_LOGPROBS_MAX,
@@ -275,7 +282,8 @@ static void test_status_reply(void **state)
 		.id = 1, .version = "0.1.0", .device = "cpu", .level = "avx2", .state = "ready", .pid = 2,
 		.n_threads = 3, .n_models = 4, .n_sessions = 5, .n_running = 6, .n_queued = 7, .n_parked = 8,
 		.uptime_ns = 9, .kv_bytes = 10, .kv_bytes_used = 11, .weight_bytes = 12, .prompt_tokens = 13,
-		.generated_tokens = 14, .requests_done = 15, .requests_cancelled = 16, .preemptions = UINT64_MAX,
+		.generated_tokens = 14, .requests_done = 15, .requests_cancelled = 16,
+		.preemptions = UINT64_MAX,
 		.loading_percent = 100, .no_cache = true,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_STATUS_REPLY, &a);
@@ -310,7 +318,8 @@ static void test_models_reply(void **state)
 		SAME_STR(*x, *y, name); SAME_STR(*x, *y, arch); SAME_STR(*x, *y, title);
 		SAME_STR(*x, *y, state); SAME_STR(*x, *y, chat_template); SAME_STR(*x, *y, hash);
 		SAME(*x, *y, n_ctx); SAME(*x, *y, n_ctx_train); SAME(*x, *y, n_vocab); SAME(*x, *y, n_layers);
-		SAME(*x, *y, n_embd); SAME(*x, *y, n_params); SAME(*x, *y, file_bytes); SAME(*x, *y, weight_bytes);
+		SAME(*x, *y, n_embd); SAME(*x, *y, n_params); SAME(*x, *y, file_bytes);
+		SAME(*x, *y, weight_bytes);
 	}
 }
 
@@ -318,7 +327,8 @@ static void test_ps_reply(void **state)
 {
 	static char client[KVD_CLIENT_NAME_MAX + 1], phase[KVD_PHASE_MAX + 1];
 	static struct msg_process p[KVD_PS_MAX];
-	struct msg_ps_reply a = { .id = UINT64_MAX, .processes = p, .n_processes = KVD_PS_MAX, .truncated = true };
+	struct msg_ps_reply a = { .id = UINT64_MAX, .processes = p, .n_processes = KVD_PS_MAX,
+				  .truncated = true };
 	struct codec_buf buf = CODEC_BUF_NULL;
 	struct msg *m;
 

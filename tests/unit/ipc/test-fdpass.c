@@ -182,7 +182,8 @@ static void test_end(void **state)
 		struct cmsghdr head;
 		char space[CMSG_SPACE(sizeof(int))];
 	} control = { 0 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			    .msg_controllen = sizeof(control) };
 	size_t before = count_fds();
 
 	control.head.cmsg_level = SOL_SOCKET;

@@ -34,7 +34,8 @@ static void set_cursor(struct ring_fixture *f, uint64_t v)
 /* Every value that is not between what was read and what was written ends the session. */
 static void test_cursor_out_of_bounds(void **state)
 {
-	const uint64_t bad[] = { 0, 0xff8, 0x1000, 0x11f8, 0x1408, 0x2000, 1ull << 63, UINT64_MAX, KVD_RING_MIN };
+	const uint64_t bad[] = { 0, 0xff8, 0x1000, 0x11f8, 0x1408, 0x2000, 1ull << 63, UINT64_MAX,
+				 KVD_RING_MIN };
 
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++) {
 		struct ring_fixture f;
@@ -81,7 +82,8 @@ static void *scribble(void *arg)
 	while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
 		uint64_t v = prng(&seed);
 
-		atomic_store_explicit(&segment_client(s)->read_index, v % 3 ? v % 70000 & ~7ull : v, memory_order_relaxed);
+		atomic_store_explicit(&segment_client(s)->read_index,
+				      v % 3 ? v % 70000 & ~7ull : v, memory_order_relaxed);
 		atomic_store_explicit(&segment_client(s)->reader_waiting, (uint32_t)v, memory_order_relaxed);
 	}
 	return NULL;
@@ -229,8 +231,9 @@ static void test_lying_daemon(void **state)
 static void test_lying_alternative(void **state)
 {
 	static const struct { uint32_t n_bytes, offset; int result; } items[] = {
-		{ 0, 40, 0 }, { 8, 40, 0 }, { 48, 0, 0 }, { 9, 40, RING_E_CORRUPT }, { 0, 49, RING_E_CORRUPT },
-		{ UINT32_MAX, 1, RING_E_CORRUPT }, { 1, UINT32_MAX, RING_E_CORRUPT }, { 1u << 31, 1u << 31, RING_E_CORRUPT },
+		{ 0, 40, 0 }, { 8, 40, 0 }, { 48, 0, 0 }, { 9, 40, RING_E_CORRUPT },
+		{ 0, 49, RING_E_CORRUPT }, { UINT32_MAX, 1, RING_E_CORRUPT },
+		{ 1, UINT32_MAX, RING_E_CORRUPT }, { 1u << 31, 1u << 31, RING_E_CORRUPT },
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(items); i++) {
@@ -310,7 +313,8 @@ static void test_random_ring(void **state)
 			atomic_store(&segment_client(&l.f.client)->read_index, start);
 			l.f.reader.read_index = l.f.reader.consumed = l.f.reader.write_index = start;
 			l.f.reader.corrupt = false;
-			atomic_store(&liar_header(&l)->write_index, start + (prng_below(&seed, KVD_RING_MIN + 64) & ~7u));
+			atomic_store(&liar_header(&l)->write_index,
+				     start + (prng_below(&seed, KVD_RING_MIN + 64) & ~7u));
 			while (ring_next(&l.f.reader, &r) == 0) {
 				sum += touch(&l, &r);
 				n_records++;
@@ -332,7 +336,8 @@ static void *rewrite(void *arg)
 		uint64_t v = prng(&seed);
 		uint32_t at = prng_below(&seed, 64) * 4;
 
-		__atomic_store_n((uint32_t *)(l->data + at), (uint32_t)(v & 1 ? v >> 32 : v >> 56), __ATOMIC_RELAXED);
+		__atomic_store_n((uint32_t *)(l->data + at), (uint32_t)(v & 1 ? v >> 32 : v >> 56),
+				 __ATOMIC_RELAXED);
 	}
 	return NULL;
 }

@@ -183,6 +183,11 @@ static int write_record_carelessly(struct stress *s, uint32_t number)
 	return r;
 }
 
+static int write_by_rule(struct stress *s, uint32_t number)
+{
+	return s->rule == NO_ROOM_LOOK ? write_record_carelessly(s, number) : write_record(s, number);
+}
+
 static bool lost(const struct stress *s)
 {
 	return atomic_load(&s->report->lost_wakes) + atomic_load(&s->report->lost_rooms) > 3;
@@ -193,8 +198,7 @@ static void write_all(struct stress *s)
 	uint64_t seed = s->seed;
 
 	for (uint32_t number = 0; number < s->n && !lost(s); number++) {
-		while ((s->rule == NO_ROOM_LOOK ? write_record_carelessly(s, number) : write_record(s, number)) ==
-		       RING_E_FULL) {
+		while (write_by_rule(s, number) == RING_E_FULL) {
 			flush(s);
 			park(s);
 			if (lost(s))
@@ -447,9 +451,12 @@ struct litmus {
 
 static void await(_Atomic uint32_t *word, uint32_t value, _Atomic bool *end)
 {
-	for (uint32_t i = 1; atomic_load_explicit(word, memory_order_acquire) != value && !atomic_load(end); i++)
+	for (uint32_t i = 1; atomic_load_explicit(word, memory_order_acquire) != value; i++) {
+		if (atomic_load(end))
+			return;
 		if (i % 4096 == 0)
 			sched_yield();
+	}
 }
 
 /* To the n-th CPU that we may use: on one and the same the two never meet. */

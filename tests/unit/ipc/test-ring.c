@@ -29,7 +29,8 @@ static void assert_bytes(const struct ring_record *r, const char *s)
 static void test_every_record(void **state)
 {
 	struct ring_alternative alternatives[3] = {
-		{ 1, -0.5f, b("one"), 3 }, { 2, -1.5f, b(""), 0 }, { INT32_MAX, -INFINITY, b("\xff\xfe\xfd\xfc\xfb"), 5 },
+		{ 1, -0.5f, b("one"), 3 }, { 2, -1.5f, b(""), 0 },
+		{ INT32_MAX, -INFINITY, b("\xff\xfe\xfd\xfc\xfb"), 5 },
 	};
 	struct ring_usage usage = { 1, 2, 3, KVD_MISS_NO_CACHE, 1ull << 40, 5, UINT64_MAX };
 	struct ring_fixture f;
@@ -571,7 +572,8 @@ static void test_against_queue(void **state)
 /* Both indexes pass 2^64 on the way. */
 static void test_index_wrap(void **state)
 {
-	static const uint64_t starts[] = { UINT64_MAX - 4095, UINT64_MAX - 8191, 0 - (uint64_t)KVD_RING_MIN * 3 + 4096 };
+	static const uint64_t starts[] = { UINT64_MAX - 4095, UINT64_MAX - 8191,
+					   0 - (uint64_t)KVD_RING_MIN * 3 + 4096 };
 
 	for (size_t i = 0; i < ARRAY_SIZE(starts); i++)
 		run_oracle(starts[i], i + 77, 30000);

@@ -109,7 +109,9 @@ static void test_statistics_page_is_sealed(void **state)
 
 static void test_limits_of_sizes(void **state)
 {
-	static const uint32_t bad_rings[] = { 0, 4096, KVD_RING_MIN / 2, KVD_RING_MIN + 4096, KVD_RING_MAX * 2, UINT32_MAX };
+	static const uint32_t bad_rings[] = {
+		0, 4096, KVD_RING_MIN / 2, KVD_RING_MIN + 4096, KVD_RING_MAX * 2, UINT32_MAX,
+	};
 	static const uint32_t bad_arenas[] = { 0, 4096, KVD_ARENA_MIN + 1, KVD_ARENA_MAX + 4096, UINT32_MAX };
 	struct segment s = SEGMENT_NULL;
 
@@ -247,7 +249,7 @@ static void test_descriptor_may_go(void **state)
 	segment_close_fd(&s);
 	assert_int_equal(s.fd, -1);
 	assert_int_equal(fcntl(fd, F_GETFD), -1);
-	segment_data(&s)[5] = 1;
+	assert_int_equal(segment_write(&s, 5, "x", 1), 0);
 	segment_deinit(&s);
 }
 

@@ -15,7 +15,7 @@
 /* Every word depends on n, so that a mix of two states is seen. */
 static struct kvd_stats figures(uint64_t n)
 {
-	uint64_t words[KVD_STATS_WORDS];
+	uint64_t words[KVD_STATS_WORDS] = { 0 };
 	struct kvd_stats s;
 
 	for (size_t i = 0; i < KVD_STATS_WORDS; i++)
