@@ -46,6 +46,8 @@
 	"\\p{N}\\x{10d40}-\\x{10d49}\\x{116d0}-\\x{116e3}\\x{11bf0}-\\x{11bf9}\\x{11f50}-\\x{11f59}" \
 	"\\x{16130}-\\x{16139}\\x{16d70}-\\x{16d79}\\x{1ccf0}-\\x{1ccf9}\\x{1d2c0}-\\x{1d2d3}" \
 	"\\x{1e4f0}-\\x{1e4f9}\\x{1e5f1}-\\x{1e5fa}"
+/* tokenizers' Digits, which follows Unicode 17. */
+#define DIGIT NUMBER "\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}"
 #define PUNCTUATION \
 	"\\p{P}\\x{1b4e}-\\x{1b4f}\\x{1b7f}\\x{10d6e}\\x{113d4}-\\x{113d5}\\x{113d7}-\\x{113d8}" \
 	"\\x{11b00}-\\x{11b09}\\x{11be1}\\x{11f43}-\\x{11f4f}\\x{16d6d}-\\x{16d6f}\\x{1e5ff}"
@@ -65,7 +67,7 @@ static const struct kind {
 	bool add_bos, whole_words;
 	const char *stages[MAX_STAGES];	/* NULL: no more */
 } kinds[] = {
-	{ "smollm", false, false, { "[" NUMBER "]", GPT2 } },
+	{ "smollm", false, false, { "[" DIGIT "]", GPT2 } },
 	{ "gpt-2", false, false, { GPT2 } },
 	{ "llama-bpe", true, true, { LLAMA3("{1,3}+") } },
 	{ "qwen2", false, false, { LLAMA3("") } },

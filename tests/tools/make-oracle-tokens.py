@@ -135,7 +135,7 @@ TEXTS = {
     "ethiopic": "የሰው ልጅ ሁሉ ሲወለድ ነጻ",
     "mongolian": "ᠬᠦᠮᠦᠨ ᠪᠦᠷ\u180eᠠ а\u180eб",
     "old-scripts": "𐎀𐎁 𒀀𒀁 𓀀𓀁 𝔄𝔅 𝒳𝓎 𝟙𝟚𝟛 \U00013460\U00010d40",
-    "new-letters": "x\u1c89y \U00031350'll \U0002ebf0's \U0001e4d0'd 1\U0001e4f0\U00010d41's",
+    "new-letters": "x\u1c89y \U00031350'll \U0002ebf0's \U0001e4d0'd 1\U0001e4f0\U00010d41's x\U00011de1\U00016ff4!",
     "unassigned": "a\u0378b \U000e01efc \U0001fffe \uffff \ue000 \U0010ffff",
     "emoji": "😀😃😄 🎉 ❤ ❤\ufe0f ✅ ©®™ ☎\ufe0f",
     "emoji-joined": "👩\u200d💻 👨\u200d👩\u200d👧\u200d👦 🏳\ufe0f\u200d🌈 🧑🏽\u200d🚀 👁\ufe0f\u200d🗨\ufe0f",
