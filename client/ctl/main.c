@@ -33,8 +33,8 @@ static void print_general_help(void)
 	printf("usage: kvctl [--socket PATH] [--json] COMMAND [ARGUMENT]...\n\ncommands:\n");
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		printf("  %-10s %s\n", commands[i].name, commands[i].summary);
-	printf("\n%s  -V, --version        the version of kvctl (before a command)\n\n\"kvctl COMMAND --help\" has the options of a command; kvctl(1) has everything.\n",
-	       help_global);
+	printf("\n%s  -V, --version        the version of kvctl (before a command)\n\n"
+	       "\"kvctl COMMAND --help\" has the options of a command; kvctl(1) has everything.\n", help_global);
 }
 
 void ctl_print_help(const struct ctl_command *command)
