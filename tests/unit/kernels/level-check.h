@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * level-check.h - every kernel of one CPU level against plain C: equal bits.
+ */
+#ifndef KERNELS_LEVEL_CHECK_H
+#define KERNELS_LEVEL_CHECK_H
+
+#include <math.h>
+
+#include "fixture.h"
+#include "kernels/cpu/cpu.h"
+
+/* Floats of many magnitudes, with zeros, subnormals, infinities and NaNs among them if `odd`. */
+static inline float *wild_floats(uint64_t *rng, size_t n, bool odd)
+{
+	static const uint32_t special[] = { 0, 0x80000000, 1, 0x807fffff, 0x7f7fffff, 0xff7fffff, 0x7f800000,
+					    0xff800000, 0x7fc00000, 0xffc00001, 0x477fefff, 0x477ff000, 0x33000000,
+					    0x33000001, 0x387fe000, 0x42b00000, 0xc2ae0000 };
+	float *x = must(malloc(n * sizeof(*x)));
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t r = rng_next(rng);
+
+		x[i] = rng_float(rng, 1) * ldexpf(1, (int)(r % 24) - 16);
+		if (odd && r >> 60 == 0)
+			x[i] = kc_bits_float(special[(r >> 32) % (sizeof(special) / sizeof(special[0]))]);
+	}
+	return x;
+}
+
+static inline float *copy_floats(const float *x, size_t n)
+{
+	return memcpy(must(malloc(n * sizeof(*x))), x, n * sizeof(*x));
+}
+
+/* --- rows --------------------------------------------------------------------- */
+
+struct quantized {
+	int8_t q[2048];
+	float d[64], s[64];
+	int32_t sum[64];
+};
+
+static inline void check_quantize_row(const struct kc_level *level, const float *x, uint32_t n)
+{
+	static struct quantized a, b;
+
+	memset(&a, 1, sizeof(a));
+	memset(&b, 1, sizeof(b));
+	kc_level_c.quantize(x, n, a.q, a.d, a.s, a.sum);
+	level->quantize(x, n, b.q, b.d, b.s, b.sum);
+	assert_memory_equal(a.q, b.q, sizeof(a.q));
+	assert_memory_equal(a.sum, b.sum, sizeof(a.sum));
+	assert_same_floats(a.d, b.d, 64, "quantize d");
+	assert_same_floats(a.s, b.s, 64, "quantize s");
+}
+
+static inline void check_quantize(const struct kc_level *level)
+{
+	uint64_t rng = 1;
+
+	for (int odd = 0; odd < 2; odd++) {
+		for (int i = 0; i < 200; i++) {
+			uint32_t n = 32 * (1 + (uint32_t)i % 64);
+			float *x = wild_floats(&rng, n, odd);
+
+			check_quantize_row(level, x, n);
+			free(x);
+		}
+	}
+	/* Halfway cases, at both signs, and blocks that are zero or too small to have a scale. */
+	for (int shift = -149; shift < 128; shift++) {
+		float x[32];
+
+		for (int k = 0; k < 32; k++)
+			x[k] = ldexpf((float)(k % 2 ? k : -k) + 0.5f, shift - 7);
+		x[7] = ldexpf(127, shift - 7);
+		check_quantize_row(level, x, 32);
+	}
+	check_quantize_row(level, (float[32]){ 0 }, 32);
+}
+
+static inline void check_rmsnorm(const struct kc_level *level)
+{
+	static const uint32_t sizes[] = { 16, 32, 48, 64, 96, 128, 576, 1536, 2048 };
+	uint64_t rng = 2;
+
+	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+		uint32_t n = sizes[i];
+		float *x = wild_floats(&rng, n, false), *w = wild_floats(&rng, n, false), a[2048], b[2048];
+
+		kc_level_c.rmsnorm(a, x, w, n, 1e-5f);
+		level->rmsnorm(b, x, w, n, 1e-5f);
+		assert_same_floats(a, b, n, "rmsnorm");
+		level->rmsnorm(x, x, w, n, 1e-5f);
+		assert_same_floats(a, x, n, "rmsnorm in place");
+		free(x);
+		free(w);
+	}
+}
+
+static inline void check_rotate(const struct kc_level *level)
+{
+	static const enum kb_rope_style styles[] = { KB_ROPE_INTERLEAVED, KB_ROPE_HALVES };
+	uint64_t rng = 3;
+
+	for (int i = 0; i < 2; i++) {
+		for (uint32_t n = 2; n <= 130; n += 2) {
+			float *a = wild_floats(&rng, n + 1, false), *b = copy_floats(a, n + 1);
+			float *angles = random_floats(&rng, n, 1);
+
+			kc_level_c.rotate(a, angles, n, styles[i]);
+			level->rotate(b, angles, n, styles[i]);
+			assert_same_floats(a, b, n + 1, "rotate");
+			free(a);
+			free(b);
+			free(angles);
+		}
+	}
+}
+
+static inline void check_activations(const struct kc_level *level)
+{
+	enum { N = 1 << 14 };
+	uint64_t rng = 4;
+	float *x = wild_floats(&rng, N, true), *up = wild_floats(&rng, N, true);
+
+	for (int i = 0; i < N; i += 3)
+		x[i] *= 1000;
+	for (int act = KB_SILU; act <= KB_GELU_TANH; act++) {
+		float *a = copy_floats(x, N), *b = copy_floats(x, N);
+
+		kc_level_c.gated(a, up, N, (enum kb_activation)act);
+		level->gated(b, up, N, (enum kb_activation)act);
+		assert_same_floats(a, b, N, act == KB_SILU ? "silu" : "gelu");
+		free(a);
+		free(b);
+	}
+	kc_level_c.softcap(up, N, 30);
+	free(x);
+	x = wild_floats(&rng, N, true);
+	memcpy(up, x, N * sizeof(*x));
+	kc_level_c.softcap(up, N, 30);
+	level->softcap(x, N, 30);
+	assert_same_floats(up, x, N, "softcap");
+	free(x);
+	free(up);
+}
+
+static inline void check_store_f16(const struct kc_level *level)
+{
+	enum { N = 1 << 15 };
+	uint64_t rng = 5;
+	float *x = wild_floats(&rng, N, true);
+	uint16_t *a = must(malloc(N * 2)), *b = must(malloc(N * 2));
+
+	for (int i = 0; i < N; i += 2)
+		x[i] = kc_bits_float((uint32_t)rng_next(&rng));
+	kc_level_c.store_f16(a, x, N);
+	level->store_f16(b, x, N);
+	assert_memory_equal(a, b, N * 2);
+	free(x);
+	free(a);
+	free(b);
+}
+
+/* --- products ------------------------------------------------------------------- */
+
+static const enum kb_type matrix_types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
+#define N_MATRIX_TYPES (sizeof(matrix_types) / sizeof(matrix_types[0]))
+
+static inline void rows_init(struct kc_rows *r, const float *x, uint32_t n_rows, uint32_t cols)
+{
+	size_t n = (size_t)n_rows * cols;
+
+	r->cols = cols;
+	r->f = copy_floats(x, n);
+	r->q = must(malloc(n));
+	r->d = must(malloc(n / 32 * sizeof(float)));
+	r->s = must(malloc(n / 32 * sizeof(float)));
+	r->sum = must(malloc(n / 32 * sizeof(int32_t)));
+	kc_level_c.quantize(x, (uint32_t)n, r->q, r->d, r->s, r->sum);
+}
+
+static inline void rows_deinit(struct kc_rows *r)
+{
+	free(r->f);
+	free(r->q);
+	free(r->d);
+	free(r->s);
+	free(r->sum);
+}
+
+/* The product of all groups, with guards around the output. */
+static inline void check_product(const struct kc_level *level, const struct kb_tensor *w, const struct kc_rows *in,
+				 uint32_t row0, uint32_t n_rows)
+{
+	size_t stride = (size_t)w->n_groups * 16 + 3, n = stride * n_rows;
+	float *a = must(malloc((n + 1) * sizeof(*a))), *b = must(malloc((n + 1) * sizeof(*b)));
+	char what[96];
+
+	for (size_t i = 0; i <= n; i++)
+		a[i] = b[i] = -12345;
+	kc_level_c.product(w, 0, w->n_groups, in, row0, n_rows, a, stride);
+	level->product(w, 0, w->n_groups, in, row0, n_rows, b, stride);
+	snprintf(what, sizeof(what), "product, type %d, %u x %u, %u rows", w->type, w->rows, w->cols, n_rows);
+	assert_same_floats(a, b, n + 1, what);
+	/* A part of the groups gives that part of the output. */
+	if (w->n_groups > 1) {
+		level->product(w, 1, w->n_groups - 1, in, row0, n_rows, b, stride);
+		for (uint32_t i = 0; i < n_rows; i++)
+			assert_same_floats(a + i * stride + 16, b + i * stride, (w->n_groups - 1) * 16, what);
+	}
+	free(a);
+	free(b);
+}
+
+static inline void check_products(const struct kc_level *level)
+{
+	static const uint32_t shapes[][2] = { { 1, 32 }, { 16, 64 }, { 17, 96 }, { 31, 32 }, { 64, 576 }, { 49, 1536 } };
+	struct kb_backend *be = open_level("c", 1);
+	uint64_t rng = 6;
+
+	for (size_t t = 0; t < N_MATRIX_TYPES; t++) {
+		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+			uint32_t cols = shapes[i][1];
+			struct kb_tensor *w = random_matrix(be, &rng, matrix_types[t], shapes[i][0], cols, 1);
+			float *x = wild_floats(&rng, 20 * cols, false);
+			struct kc_rows in;
+
+			rows_init(&in, x, 20, cols);
+			for (uint32_t n = 1; n <= 19; n++)
+				check_product(level, w, &in, 20 - n, n);
+			rows_deinit(&in);
+			free(x);
+			be->ops->tensor_free(be, w);
+		}
+	}
+	be->ops->close(be);
+}
+
+/* Quants at their extremes, which is where narrow accumulators would saturate. */
+static inline void check_saturation(const struct kc_level *level)
+{
+	static const uint8_t quants[] = { 0xff, 0x00, 0x80, 0x7f, 0x81, 0x0f, 0xf0 };
+	enum { ROWS = 16, COLS = 256 };
+	struct kb_backend *be = open_level("c", 1);
+
+	for (size_t t = 3; t < N_MATRIX_TYPES; t++) {
+		for (size_t i = 0; i < sizeof(quants); i++) {
+			size_t n = ROWS * row_bytes(matrix_types[t], COLS), block = row_bytes(matrix_types[t], 32);
+			uint8_t *data = must(malloc(n));
+			struct kb_tensor *w;
+			struct kc_rows in;
+			float x[4 * COLS];
+
+			memset(data, quants[i], n);
+			for (size_t at = 0; at < n; at += block) {
+				uint8_t *p = put_f16(data + at, 1);
+
+				if (matrix_types[t] == KB_Q4_1)
+					put_f16(p, -3);
+			}
+			/* All 127, all -127, alternating, and random signs. */
+			for (int k = 0; k < COLS; k++) {
+				x[k] = 1;
+				x[COLS + k] = -1;
+				x[2 * COLS + k] = k % 2 ? 1 : -1;
+				x[3 * COLS + k] = k * 7 % 5 > 2 ? 1 : -1;
+			}
+			w = make_matrix(be, matrix_types[t], ROWS, COLS, data);
+			rows_init(&in, x, 4, COLS);
+			assert_int_equal(in.q[0], 127);
+			assert_int_equal(in.q[COLS], -127);
+			check_product(level, w, &in, 0, 4);
+			check_product(level, w, &in, 0, 1);
+			check_product(level, w, &in, 2, 2);
+			rows_deinit(&in);
+			be->ops->tensor_free(be, w);
+			free(data);
+		}
+	}
+	be->ops->close(be);
+}
+
+/* --- attention ------------------------------------------------------------------- */
+
+/* A pool with one sequence of n positions; everything else in it is NaN. */
+struct kv {
+	struct kb_geometry geometry;
+	uint8_t *pool;
+	uint32_t *table;
+	struct kc_queries queries;
+};
+
+static inline void kv_init(struct kv *kv, uint64_t *rng, uint32_t head_dim, uint32_t block_tokens, uint32_t n)
+{
+	uint32_t n_blocks = (n + block_tokens - 1) / block_tokens;
+	struct kb_geometry *g = &kv->geometry;
+
+	*g = (struct kb_geometry){ .n_layers = 2, .n_kv_heads = 2, .head_dim = head_dim, .block_tokens = block_tokens,
+				   .blocks_per_chunk = 3 };
+	g->block_bytes = kb_block_bytes(g);
+	g->chunk_bytes = g->block_bytes * 3 + 64;
+	kv->pool = must(malloc(g->chunk_bytes * (n_blocks / 3 + 1)));
+	memset(kv->pool, 0xff, g->chunk_bytes * (n_blocks / 3 + 1));
+	kv->table = must(malloc(n_blocks * sizeof(*kv->table)));
+	for (uint32_t i = 0; i < n_blocks; i++)
+		kv->table[i] = n_blocks - 1 - i;
+	kv->queries = (struct kc_queries){ .pool = kv->pool, .geometry = g, .block_table = kv->table,
+					   .head_dim = head_dim };
+	kv->queries.k_offset = g->block_bytes / 4;	/* layer 0, head 1 */
+	kv->queries.v_offset = g->block_bytes / 8 * 3;
+	for (uint32_t t = 0; t < n; t++) {
+		for (uint32_t d = 0; d < head_dim; d++) {
+			((uint16_t *)(uintptr_t)kc_key(&kv->queries, t))[d] = kc_f32_to_f16(rng_float(rng, 2));
+			((uint16_t *)(uintptr_t)kc_value(&kv->queries, t))[d] = kc_f32_to_f16(rng_float(rng, 2));
+		}
+	}
+}
+
+static inline void kv_deinit(struct kv *kv)
+{
+	free(kv->pool);
+	free(kv->table);
+}
+
+struct attention_case {
+	uint32_t head_dim, n_heads, block_tokens, length, n_rows, window;
+	float softcap;
+};
+
+static inline void partial_init(struct kc_partial *p, uint32_t n, uint32_t head_dim)
+{
+	p->m = must(calloc(n, sizeof(float)));
+	p->l = must(calloc(n, sizeof(float)));
+	p->o = must(calloc((size_t)n * head_dim, sizeof(float)));
+}
+
+static inline void partial_deinit(struct kc_partial *p)
+{
+	free(p->m);
+	free(p->l);
+	free(p->o);
+}
+
+static inline void check_merge(const struct kc_level *level, const struct kc_partial *sum, const struct kc_partial *part,
+			       uint32_t j, uint32_t head_dim)
+{
+	float m[2] = { sum->m[j], sum->m[j] }, l[2] = { sum->l[j], sum->l[j] };
+	float *a = copy_floats(sum->o + (size_t)j * head_dim, head_dim), *b = copy_floats(a, head_dim);
+
+	kc_level_c.merge(&m[0], &l[0], a, part, j, head_dim);
+	level->merge(&m[1], &l[1], b, part, j, head_dim);
+	assert_same_floats(&m[0], &m[1], 1, "merged m");
+	assert_same_floats(&l[0], &l[1], 1, "merged l");
+	assert_same_floats(a, b, head_dim, "merged o");
+	sum->m[j] = m[0];
+	sum->l[j] = l[0];
+	memcpy(sum->o + (size_t)j * head_dim, a, head_dim * sizeof(*a));
+	free(a);
+	free(b);
+}
+
+/* The last n_rows positions of a sequence, segment by segment. */
+static inline void check_attention_case(const struct kc_level *level, uint64_t *rng, const struct attention_case *c)
+{
+	uint32_t n = c->n_rows * c->n_heads, n_segments = (c->length - 1) / KC_SEGMENT + 1;
+	float *q = random_floats(rng, (size_t)n * c->head_dim, 1);
+	float *scratch = must(aligned_alloc(64, kc_attend_scratch(c->head_dim) * sizeof(float)));
+	struct kc_partial a, b, sum;
+	struct kv kv;
+	char what[128];
+
+	kv_init(&kv, rng, c->head_dim, c->block_tokens, c->length);
+	kv.queries.first_pos = c->length - c->n_rows;
+	kv.queries.n_rows = c->n_rows;
+	kv.queries.n_heads = c->n_heads;
+	kv.queries.q = q;
+	kv.queries.q_stride = (size_t)c->n_heads * c->head_dim;
+	kv.queries.scale = 0.4f;
+	kv.queries.softcap = c->softcap;
+	kv.queries.window = c->window;
+	partial_init(&a, n, c->head_dim);
+	partial_init(&b, n, c->head_dim);
+	partial_init(&sum, n, c->head_dim);
+	for (uint32_t s = 0; s < n_segments; s++) {
+		memset(scratch, 0xff, kc_attend_scratch(c->head_dim) * sizeof(float));
+		kc_level_c.attend(&kv.queries, s, &a, scratch);
+		memset(scratch, 0xff, kc_attend_scratch(c->head_dim) * sizeof(float));
+		level->attend(&kv.queries, s, &b, scratch);
+		snprintf(what, sizeof(what), "attention: head_dim %u, %u heads, blocks of %u, %u rows to %u, window %u",
+			 c->head_dim, c->n_heads, c->block_tokens, c->n_rows, c->length, c->window);
+		assert_same_floats(a.m, b.m, n, what);
+		assert_same_floats(a.l, b.l, n, what);
+		for (uint32_t j = 0; j < n; j++) {
+			if (a.l[j] == 0)
+				continue;
+			assert_true(a.l[j] >= 1);
+			assert_same_floats(a.o + (size_t)j * c->head_dim, b.o + (size_t)j * c->head_dim, c->head_dim, what);
+			check_merge(level, &sum, &a, j, c->head_dim);
+		}
+	}
+	for (uint32_t j = 0; j < n; j++)
+		assert_true(sum.l[j] >= 1);
+	partial_deinit(&a);
+	partial_deinit(&b);
+	partial_deinit(&sum);
+	kv_deinit(&kv);
+	free(q);
+	free(scratch);
+}
+
+static inline void check_attention(const struct kc_level *level)
+{
+	static const uint32_t head_dims[] = { 16, 48, 64, 128 }, ratios[] = { 1, 2, 3, 4, 8 };
+	static const uint32_t blocks[] = { 16, 32, 64 };
+	static const uint32_t lengths[] = { 1, 15, 16, 17, 33, 63, 511, 512, 513, 1025 };
+	uint64_t rng = 8;
+	uint32_t i = 0;
+
+	for (size_t d = 0; d < 4; d++) {
+		for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++, i++) {
+			struct attention_case c = { head_dims[d], ratios[i % 5], blocks[i % 3], lengths[l], 1, 0, 0 };
+
+			check_attention_case(level, &rng, &c);
+			c.n_rows = lengths[l] < 7 ? lengths[l] : 7;
+			c.softcap = i % 2 ? 2 : 0;
+			check_attention_case(level, &rng, &c);
+			c.window = 1 + i * 5 % 40;
+			check_attention_case(level, &rng, &c);
+		}
+	}
+	/* As many queries as one pass takes, and windows that begin in another segment. */
+	for (uint32_t window = 0; window < 1100; window += 260) {
+		struct attention_case c = { 64, 4, 16, 1040, 16, window, 0 };
+
+		check_attention_case(level, &rng, &c);
+	}
+}
+
+#endif
