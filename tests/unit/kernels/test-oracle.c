@@ -1,0 +1,486 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Plain C, the oracle of the other levels, against arithmetic in double on
+ * weights that this test decodes from GGUF's layout itself.
+ */
+#include <math.h>
+
+#include "fixture.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/elementary.h"
+
+#define EPS 0x1p-24	/* half a unit in the last place of a float near 1 */
+
+static double f16_value(uint32_t h)
+{
+	uint32_t exponent = h >> 10 & 31, mantissa = h & 1023;
+	double v;
+
+	if (exponent == 31)
+		v = mantissa ? NAN : INFINITY;
+	else
+		v = exponent ? ldexp(1024 + mantissa, (int)exponent - 25) : ldexp(mantissa, -24);
+	return h & 0x8000 ? -v : v;
+}
+
+static void test_f16_exact(void **state)
+{
+	for (uint32_t h = 0; h < 65536; h++) {
+		double v = f16_value(h);
+		float f = kc_f16_to_f32((uint16_t)h);
+
+		if (isnan(v)) {
+			assert_true(isnan(f));
+			continue;
+		}
+		assert_true((double)f == v && !signbit(f) == !signbit(v));
+		assert_int_equal(kc_f32_to_f16(f), h);
+	}
+}
+
+/* Rounding: between neighbours a < b the nearer one, in the middle the even one. */
+static void test_f16_rounding(void **state)
+{
+	for (uint32_t h = 0; h < 0x7c00; h++) {
+		double a = f16_value(h), b = h == 0x7bff ? 65536 : f16_value(h + 1), middle = (a + b) / 2;
+		float below = nextafterf((float)middle, 0), above = nextafterf((float)middle, INFINITY);
+
+		assert_int_equal(kc_f32_to_f16((float)middle), h % 2 ? h + 1 : h);
+		assert_int_equal(kc_f32_to_f16(below), h);
+		assert_int_equal(kc_f32_to_f16(above), h + 1);
+		assert_int_equal(kc_f32_to_f16(-above), (h + 1) | 0x8000);
+	}
+	assert_int_equal(kc_f32_to_f16(INFINITY), 0x7c00);
+	assert_true(isnan(kc_f16_to_f32(kc_f32_to_f16(NAN))));
+}
+
+static void test_exp(void **state)
+{
+	double worst = 0;
+
+	for (double x = -87; x <= 88; x += 1.0 / 1024 + 1e-5) {
+		double e = exp((double)(float)x);
+
+		worst = fmax(worst, fabs((double)kc_exp((float)x) - e) / e);
+	}
+	assert_true(worst < 1.3 * 2 * EPS);
+	assert_true(kc_exp(0) == 1);
+	assert_true(kc_exp(-INFINITY) < 2e-38f && kc_exp(-1000) > 0);
+	assert_true(isfinite(kc_exp(INFINITY)) && kc_exp(1000) > 1e38f);
+}
+
+static void test_activation(void **state)
+{
+	for (double x = -30; x < 30; x += 0.00731) {
+		float one[16], f = (float)x, y[16], cap[16];
+		double silu = (double)f / (1 + exp(-(double)f)), d = f;
+		double gelu = 0.5 * d * (1 + tanh(sqrt(2 / M_PI) * (d + 0.044715 * d * d * d)));
+
+		for (int i = 0; i < 16; i++) {
+			one[i] = 1;
+			y[i] = cap[i] = f;
+		}
+		kc_level_c.gated(y, one, 16, KB_SILU);
+		assert_true(fabs((double)y[3] - silu) <= 16 * EPS * fabs(silu) + 1e-30);
+		y[3] = f;
+		kc_level_c.gated(y, one, 16, KB_GELU_TANH);
+		/* exp(u) carries the rounding error of u, up to |u| of them. */
+		assert_true(fabs((double)y[3] - gelu) <= (16 + 4 * d * d) * EPS * fabs(gelu) + 1e-7);
+		kc_level_c.softcap(cap, 16, 5);
+		assert_true(fabs((double)cap[3] - 5 * tanh(d / 5)) < 5 * 16 * EPS);
+	}
+}
+
+static void test_quantize(void **state)
+{
+	uint64_t rng = 1;
+
+	for (int n = 0; n < 2000; n++) {
+		float x[32], d, s, max = 0;
+		int8_t q[32];
+		int32_t sum, total = 0;
+
+		for (int k = 0; k < 32; k++) {
+			x[k] = rng_float(&rng, ldexpf(1, n % 40 - 20));
+			max = fmaxf(max, fabsf(x[k]));
+		}
+		kc_level_c.quantize(x, 32, q, &d, &s, &sum);
+		assert_true(fabs((double)d - (double)max / 127) <= EPS * (double)d);
+		for (int k = 0; k < 32; k++) {
+			assert_true(fabs((double)x[k] - (double)d * q[k]) <= (0.5 + 1e-4) * (double)d);
+			total += q[k];
+		}
+		assert_int_equal(sum, total);
+		assert_true(fabs((double)s - (double)d * total) <= EPS * fabs((double)d * total));
+	}
+}
+
+/* --- products -------------------------------------------------------------------- */
+
+static double read_f16(const uint8_t *p)
+{
+	return f16_value((uint32_t)(p[0] | p[1] << 8));
+}
+
+static float read_f32(const uint8_t *p)
+{
+	float f;
+
+	memcpy(&f, p, sizeof(f));
+	return f;
+}
+
+/* Weight k of a row in GGUF's layout, exactly: scale * quant + offset. */
+static void decode(enum kb_type type, const uint8_t *row, uint32_t k, double *scale, double *quant, double *offset)
+{
+	const uint8_t *block = row + row_bytes(type, 32) * (k / 32);
+
+	*quant = 1;
+	*offset = 0;
+	switch (type) {
+	case KB_F32: *scale = (double)read_f32(row + 4 * (size_t)k); return;
+	case KB_F16: *scale = read_f16(row + 2 * (size_t)k); return;
+	case KB_BF16: *scale = (double)kc_bits_float((uint32_t)(row[2 * k] << 16) | (uint32_t)row[2 * k + 1] << 24); return;
+	default: *scale = read_f16(block);
+	}
+	k %= 32;
+	if (type == KB_Q8_0) {
+		*quant = (int8_t)block[2 + k];
+		return;
+	}
+	*quant = block[(type == KB_Q4_1 ? 4 : 2) + k % 16] >> (k < 16 ? 0 : 4) & 15;
+	*offset = type == KB_Q4_1 ? read_f16(block + 2) : -8 * *scale;
+}
+
+static void check_output(enum kb_type type, const uint8_t *row, const struct kc_rows *in, uint32_t i, float y)
+{
+	double sum = 0, size = 0;
+	uint32_t n_terms = kc_type_quantized(type) ? 2 * (in->cols / 32) : in->cols;
+
+	for (uint32_t k = 0; k < in->cols; k++) {
+		double scale, quant, offset, x;
+		size_t at = (size_t)i * in->cols + k;
+
+		decode(type, row, k, &scale, &quant, &offset);
+		x = kc_type_quantized(type) ? (double)in->d[at / 32] * in->q[at] : (double)in->f[at];
+		sum += (scale * quant + offset) * x;
+		size += (fabs(scale * quant) + fabs(offset)) * fabs(x);
+	}
+	/* Each of the terms is rounded once as it is added, and a scale or two before. */
+	assert_true(fabs((double)y - sum) <= (n_terms + 3) * EPS * size);
+}
+
+static void test_product(void **state)
+{
+	static const enum kb_type types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
+	static const uint32_t shapes[][2] = { { 1, 32 }, { 16, 64 }, { 33, 576 }, { 70, 96 } };
+	struct kb_backend *be = open_level("c", 1);
+	uint64_t rng = 3;
+	enum { N = 3 };
+
+	for (size_t t = 0; t < 6; t++) {
+		for (size_t s = 0; s < 4; s++) {
+			uint32_t rows = shapes[s][0], cols = shapes[s][1];
+			uint8_t *data = random_rows(&rng, types[t], rows, cols, 1);
+			struct kb_tensor *w = make_matrix(be, types[t], rows, cols, data);
+			struct kc_rows in = { cols, random_floats(&rng, N * cols, 2), must(malloc(N * cols)),
+					      must(malloc(N * cols)), must(malloc(N * cols)), must(malloc(N * cols)) };
+			float *y = must(malloc(sizeof(*y) * N * (rows + 15)));
+			size_t stride = (size_t)w->n_groups * 16;
+
+			kc_level_c.quantize(in.f, N * cols, in.q, in.d, in.s, in.sum);
+			kc_level_c.product(w, 0, w->n_groups, &in, 0, N, y, stride);
+			for (uint32_t i = 0; i < N; i++) {
+				for (uint32_t r = 0; r < rows; r++)
+					check_output(types[t], data + row_bytes(types[t], cols) * r, &in, i, y[i * stride + r]);
+				/* Rows that only fill up a group are zero. */
+				for (size_t r = rows; r < stride; r++)
+					assert_true(y[i * stride + r] == 0);
+			}
+			free(data);
+			free(y);
+			free(in.f);
+			free(in.q);
+			free(in.d);
+			free(in.s);
+			free(in.sum);
+			be->ops->tensor_free(be, w);
+		}
+	}
+	be->ops->close(be);
+}
+
+static void test_tensor_row(void **state)
+{
+	static const enum kb_type types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
+	struct kb_backend *be = open_level("c", 1);
+	uint64_t rng = 4;
+	enum { ROWS = 37, COLS = 96 };
+
+	for (size_t t = 0; t < 6; t++) {
+		uint8_t *data = random_rows(&rng, types[t], ROWS, COLS, 1);
+		struct kb_tensor *w = make_matrix(be, types[t], ROWS, COLS, data);
+
+		for (uint32_t r = 0; r < ROWS; r++) {
+			float y[COLS];
+
+			kc_tensor_row(w, r, y);
+			for (uint32_t k = 0; k < COLS; k++) {
+				double scale, quant, offset, exact;
+
+				decode(types[t], data + row_bytes(types[t], COLS) * r, k, &scale, &quant, &offset);
+				exact = scale * quant + offset;
+				assert_true(fabs((double)y[k] - exact) <= EPS * fabs(exact));
+			}
+		}
+		free(data);
+		be->ops->tensor_free(be, w);
+	}
+	be->ops->close(be);
+}
+
+/* --- a whole transformer ------------------------------------------------------------ */
+
+/* Keys and values of one layer as the pool keeps them. */
+struct memory {
+	double *k, *v;		/* [position][kv head][head_dim] */
+};
+
+static void matrix_times(const struct kb_tensor *w, const double *x, double *y)
+{
+	float *row = must(malloc(w->cols * sizeof(*row)));
+
+	for (uint32_t r = 0; r < w->rows; r++) {
+		kc_tensor_row(w, r, row);
+		y[r] = 0;
+		for (uint32_t k = 0; k < w->cols; k++)
+			y[r] += (double)row[k] * x[k];
+	}
+	free(row);
+}
+
+static double vector_at(const struct kb_tensor *t, uint32_t i)
+{
+	return (double)((const float *)(const void *)t->data)[i];
+}
+
+static void add_bias(const struct kb_tensor *bias, double *y, uint32_t n)
+{
+	for (uint32_t i = 0; bias && i < n; i++)
+		y[i] += vector_at(bias, i);
+}
+
+static void norm(const struct kb_tensor *w, const double *x, double *y, uint32_t n)
+{
+	double sum = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		sum += x[i] * x[i];
+	for (uint32_t i = 0; i < n; i++)
+		y[i] = x[i] / sqrt(sum / n + (double)1e-5f) * vector_at(w, i);
+}
+
+static void rotate(const struct toy_shape *s, double *x, uint32_t pos)
+{
+	uint32_t half = s->head_dim / 2;
+
+	for (uint32_t i = 0; i < half; i++) {
+		double angle = pos * (double)(1.0f / (float)(1 + i * i));
+		uint32_t i0 = s->rope == KB_ROPE_HALVES ? i : 2 * i, i1 = s->rope == KB_ROPE_HALVES ? i + half : 2 * i + 1;
+		double a = x[i0], b = x[i1];
+
+		x[i0] = a * cos(angle) - b * sin(angle);
+		x[i1] = a * sin(angle) + b * cos(angle);
+	}
+}
+
+static double softcapped(double x, double cap)
+{
+	return cap > 0 ? cap * tanh(x / cap) : x;
+}
+
+/* What the backend stored for one position, by the layout that backend.h describes. */
+static void load_stored(const struct toy *toy, const struct toy_seq *seq, uint32_t layer, uint32_t pos, bool value,
+			double *to)
+{
+	const struct kb_geometry *g = &toy->geometry;
+	uint64_t at = kb_block_offset(g, seq->blocks[pos / g->block_tokens]);
+
+	for (uint32_t h = 0; h < g->n_kv_heads; h++) {
+		uint64_t plane = ((uint64_t)layer * g->n_kv_heads + h) * 2 + value;
+		uint64_t element = (plane * g->block_tokens + pos % g->block_tokens) * g->head_dim;
+
+		for (uint32_t d = 0; d < g->head_dim; d++)
+			*to++ = read_f16(toy->pool_memory + at + 2 * (element + d));
+	}
+}
+
+/* Stored is what was computed, rounded to F16, but for float's own errors before. */
+static void check_stored(const double *computed, const double *stored, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		assert_true(fabs(computed[i] - stored[i]) <= 0x1.01p-11 * fabs(computed[i]) + 2e-5);
+}
+
+static void attend(const struct toy_shape *s, const struct kb_attention *op, const struct memory *mem, const double *q,
+		   uint32_t pos, double *out)
+{
+	uint32_t first = op->window && pos + 1 > op->window ? pos + 1 - op->window : 0, hd = s->head_dim;
+
+	for (uint32_t h = 0; h < s->n_heads; h++) {
+		uint32_t kv = h / (s->n_heads / s->n_kv_heads);
+		double sum = 0;
+
+		memset(out + (size_t)h * hd, 0, hd * sizeof(*out));
+		for (uint32_t t = first; t <= pos; t++) {
+			const double *k = mem->k + ((size_t)t * s->n_kv_heads + kv) * hd;
+			const double *v = mem->v + ((size_t)t * s->n_kv_heads + kv) * hd;
+			double score = 0, p;
+
+			for (uint32_t d = 0; d < hd; d++)
+				score += q[(size_t)h * hd + d] * k[d];
+			p = exp(softcapped(score * (double)op->scale, (double)op->softcap));
+			sum += p;
+			for (uint32_t d = 0; d < hd; d++)
+				out[(size_t)h * hd + d] += p * v[d];
+		}
+		for (uint32_t d = 0; d < hd; d++)
+			out[(size_t)h * hd + d] /= sum;
+	}
+}
+
+static void attention_half(const struct toy *toy, const struct toy_seq *seq, uint32_t layer,
+			   const struct memory *mem, double *x, uint32_t pos)
+{
+	const struct toy_shape *s = &toy->shape;
+	const struct toy_layer *l = &toy->layers[layer];
+	uint32_t hd = s->head_dim, nq = s->n_heads * hd, nkv = s->n_kv_heads * hd;
+	double n[256], q[512], k[512], v[512], o[512], y[256];
+
+	norm(l->in.norm, x, n, s->n_embd);
+	matrix_times(l->in.wq, n, q);
+	matrix_times(l->in.wk, n, k);
+	matrix_times(l->in.wv, n, v);
+	add_bias(l->in.bq, q, nq);
+	add_bias(l->in.bk, k, nkv);
+	add_bias(l->in.bv, v, nkv);
+	for (uint32_t h = 0; h < s->n_heads; h++) {
+		if (l->in.q_norm)
+			norm(l->in.q_norm, q + h * hd, q + h * hd, hd);
+		rotate(s, q + h * hd, pos);
+	}
+	for (uint32_t h = 0; h < s->n_kv_heads; h++) {
+		if (l->in.k_norm)
+			norm(l->in.k_norm, k + h * hd, k + h * hd, hd);
+		rotate(s, k + h * hd, pos);
+	}
+	load_stored(toy, seq, layer, pos, false, mem->k + (size_t)pos * nkv);
+	load_stored(toy, seq, layer, pos, true, mem->v + (size_t)pos * nkv);
+	check_stored(k, mem->k + (size_t)pos * nkv, nkv);
+	check_stored(v, mem->v + (size_t)pos * nkv, nkv);
+	attend(s, &l->attention, mem, q, pos, o);
+	matrix_times(l->out.wo, o, y);
+	add_bias(l->out.bo, y, s->n_embd);
+	if (l->out.post_norm)
+		norm(l->out.post_norm, y, y, s->n_embd);
+	for (uint32_t i = 0; i < s->n_embd; i++)
+		x[i] += y[i];
+}
+
+static void ffn_half(const struct toy *toy, const struct toy_layer *l, double *x)
+{
+	const struct toy_shape *s = &toy->shape;
+	double n[256], gate[512], up[512], y[256];
+
+	norm(l->ffn.norm, x, n, s->n_embd);
+	matrix_times(l->ffn.gate, n, gate);
+	matrix_times(l->ffn.up, n, up);
+	for (uint32_t i = 0; i < s->n_ff; i++) {
+		double g = gate[i];
+
+		if (s->activation == KB_SILU)
+			gate[i] = g / (1 + exp(-g)) * up[i];
+		else
+			gate[i] = 0.5 * g * (1 + tanh(sqrt(2 / M_PI) * (g + 0.044715 * g * g * g))) * up[i];
+	}
+	matrix_times(l->ffn.down, gate, y);
+	if (l->ffn.post_norm)
+		norm(l->ffn.post_norm, y, y, s->n_embd);
+	for (uint32_t i = 0; i < s->n_embd; i++)
+		x[i] += y[i];
+}
+
+static void check_transformer(const struct toy_shape *s, uint32_t length)
+{
+	struct memory mem[TOY_MAX_LAYERS];
+	double x[256], n[256], logits[512], worst = 0, largest = 0;
+	struct toy_seq seq;
+	struct toy toy;
+
+	toy_init(&toy, "c", 1, s, 16, 80, 64);
+	toy_seq_init(&seq, &toy, 9, length, 0, 1);
+	toy_run(&toy, &seq, 64);
+	for (uint32_t i = 0; i < s->n_layers; i++) {
+		size_t size = (size_t)length * s->n_kv_heads * s->head_dim * sizeof(double);
+
+		mem[i] = (struct memory){ must(malloc(size)), must(malloc(size)) };
+	}
+	for (uint32_t pos = 0; pos < length; pos++) {
+		float row[256];
+
+		kc_tensor_row(toy.embedding, (uint32_t)seq.tokens[pos], row);
+		for (uint32_t i = 0; i < s->n_embd; i++)
+			x[i] = (double)row[i] * 1.5;
+		for (uint32_t i = 0; i < s->n_layers; i++) {
+			attention_half(&toy, &seq, i, &mem[i], x, pos);
+			ffn_half(&toy, &toy.layers[i], x);
+		}
+		norm(toy.logits.norm, x, n, s->n_embd);
+		matrix_times(toy.logits.head, n, logits);
+		for (uint32_t i = 0; i < s->n_vocab; i++) {
+			double d = softcapped(logits[i], (double)toy.logits.softcap);
+
+			worst = fmax(worst, fabs(d - (double)seq.logits[(size_t)pos * s->n_vocab + i]));
+			largest = fmax(largest, fabs(d));
+		}
+	}
+	/* Attention continues from the stored keys and values, so only float's errors are left. */
+	print_message("    largest logit %.3f, largest difference %.2e\n", largest, worst);
+	assert_true(worst < 2e-5 * largest);
+	for (uint32_t i = 0; i < s->n_layers; i++) {
+		free(mem[i].k);
+		free(mem[i].v);
+	}
+	toy_seq_deinit(&seq);
+	toy_deinit(&toy);
+}
+
+static void test_transformer(void **state)
+{
+	const struct toy_shape plain = { .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16,
+					 .n_ff = 160, .n_vocab = 77, .max_positions = 700, .type = KB_F32,
+					 .head_type = KB_F32, .rope = KB_ROPE_INTERLEAVED };
+	const struct toy_shape extras = { .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 1, .head_dim = 48,
+					  .n_ff = 96, .n_vocab = 50, .max_positions = 700, .type = KB_F16,
+					  .head_type = KB_BF16, .rope = KB_ROPE_HALVES, .window = 70,
+					  .activation = KB_GELU_TANH, .extras = true };
+
+	check_transformer(&plain, 520);
+	check_transformer(&extras, 150);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_f16_exact),
+		cmocka_unit_test(test_f16_rounding),
+		cmocka_unit_test(test_exp),
+		cmocka_unit_test(test_activation),
+		cmocka_unit_test(test_quantize),
+		cmocka_unit_test(test_product),
+		cmocka_unit_test(test_tensor_row),
+		cmocka_unit_test(test_transformer),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
