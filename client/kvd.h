@@ -65,7 +65,8 @@ int kvd_default_socket(char *buf, size_t n);
  * does not want this client; KVD_E_PROTOCOL; KVD_E_CLOSED; KVD_E_TIMEOUT; other -errno.  On failure *out
  * is NULL, and if diag is not NULL a sentence is written there.  options may be NULL.
  */
-int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag, size_t n_diag);
+int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag,
+		size_t n_diag);
 void kvd_close(struct kvd_client *c);	/* cancels what still runs; NULL is fine */
 
 /* The last failure on this client, "" if none; valid until the next call. */

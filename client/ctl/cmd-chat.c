@@ -104,7 +104,8 @@ static int submit_turn(struct chat *chat, struct reply *reply)
 							.n = strlen(chat->system) };
 	for (size_t i = 0; i < chat->n; i++) {
 		const struct message *m = &chat->messages[i];
-		parts[p.n_parts++] = (struct kvd_part){ .role = m->ids ? "assistant" : "user", .text = m->text,
+		parts[p.n_parts++] = (struct kvd_part){ .role = m->ids ? "assistant" : "user",
+							.text = m->text,
 							.ids = m->ids, .n = m->n };
 	}
 	p.parts = parts;
@@ -229,7 +230,8 @@ static int begin(struct chat *chat)
 		return status;
 	enum template_state state = connect_template(model);
 	if (state != TEMPLATE_KNOWN) {
-		ctl_error(chat->ctl, "the model %s has %s; \"kvctl generate --raw\" works without one", model->name,
+		ctl_error(chat->ctl, "the model %s has %s; \"kvctl generate --raw\" works without one",
+			  model->name,
 			  state == TEMPLATE_NONE ? "no chat template" : "a chat template that is not known");
 		return CTL_FAILED;
 	}

@@ -146,7 +146,8 @@ int cmd_generate(struct ctl *ctl, int argc, char **argv)
 		status = CTL_USAGE;
 	}
 	if (!status)
-		status = connect_for_model(ctl, g.sampling.params.model, g.sampling.quiet, prompt.n, &c, &model);
+		status = connect_for_model(ctl, g.sampling.params.model, g.sampling.quiet, prompt.n, &c,
+					   &model);
 	if (!status && interrupt_init()) {
 		ctl_error(ctl, "cannot watch for Ctrl-C");
 		status = CTL_FAILED;

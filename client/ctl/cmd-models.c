@@ -32,7 +32,8 @@ static int print_json(const struct ctl *ctl, const struct kvd_model *list, size_
 static int print_table(const struct ctl *ctl, const struct kvd_model *list, size_t n)
 {
 	static const struct table_column columns[] = {
-		{ "NAME", false }, { "ARCH", false }, { "STATE", false }, { "CONTEXT", true }, { "PARAMETERS", true },
+		{ "NAME", false }, { "ARCH", false }, { "STATE", false }, { "CONTEXT", true },
+		{ "PARAMETERS", true },
 		{ "FILE", true }, { "MEMORY", true }, { "TEMPLATE", false }, { "TITLE", false },
 	};
 	char buf[FORMAT_MAX];

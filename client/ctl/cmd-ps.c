@@ -13,7 +13,8 @@ static json_t *process_json(const struct kvd_process *p)
 	return json_pack("{s:o,s:o,s:i,s:i,s:s,s:s,s:o,s:o,s:o,s:o,s:o}",
 			 "session", json_u64(p->session), "request", json_u64(p->request),
 			 "uid", (int)p->uid, "pid", (int)p->pid, "client", p->client, "phase", p->phase,
-			 "prompt_tokens", json_u64(p->prompt_tokens), "computed_tokens", json_u64(p->computed_tokens),
+			 "prompt_tokens", json_u64(p->prompt_tokens),
+			 "computed_tokens", json_u64(p->computed_tokens),
 			 "generated_tokens", json_u64(p->generated_tokens), "blocks", json_u64(p->blocks),
 			 "age_ns", json_u64(p->age_ns));
 }
@@ -30,7 +31,8 @@ static int print_json(const struct ctl *ctl, const struct kvd_process *list, siz
 static int print_table(const struct ctl *ctl, const struct kvd_process *list, size_t n)
 {
 	static const struct table_column columns[] = {
-		{ "SESSION", true }, { "REQUEST", true }, { "UID", true }, { "PID", true }, { "CLIENT", false },
+		{ "SESSION", true }, { "REQUEST", true }, { "UID", true }, { "PID", true },
+		{ "CLIENT", false },
 		{ "PHASE", false }, { "PROMPT", true }, { "COMPUTED", true }, { "GENERATED", true },
 		{ "BLOCKS", true }, { "AGE", true },
 	};

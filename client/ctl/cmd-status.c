@@ -14,14 +14,17 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s)
 {
 	return json_print(ctl, json_pack(
 		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b}",
-		"version", s->version, "device", s->device, "level", s->level, "state", s->state, "pid", (int)s->pid,
+		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
+		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
 		"n_sessions", json_u64(s->n_sessions), "n_running", json_u64(s->n_running),
 		"n_queued", json_u64(s->n_queued), "n_parked", json_u64(s->n_parked),
 		"uptime_ns", json_u64(s->uptime_ns), "kv_bytes", json_u64(s->kv_bytes),
 		"kv_bytes_used", json_u64(s->kv_bytes_used), "weight_bytes", json_u64(s->weight_bytes),
-		"prompt_tokens", json_u64(s->prompt_tokens), "generated_tokens", json_u64(s->generated_tokens),
-		"requests_done", json_u64(s->requests_done), "requests_cancelled", json_u64(s->requests_cancelled),
+		"prompt_tokens", json_u64(s->prompt_tokens),
+		"generated_tokens", json_u64(s->generated_tokens),
+		"requests_done", json_u64(s->requests_done),
+		"requests_cancelled", json_u64(s->requests_cancelled),
 		"preemptions", json_u64(s->preemptions), "loading_percent", json_u64(s->loading_percent),
 		"no_cache", s->no_cache));
 }
@@ -31,7 +34,8 @@ static void print_models(const struct kvd_model *models, size_t n)
 	char file[FORMAT_MAX];
 
 	for (const struct kvd_model *m = models; m < models + n; m++)
-		printf("%-12s%s (%s, context %" PRIu32 ", file %s)\n", m == models ? "models" : "", m->name, m->arch,
+		printf("%-12s%s (%s, context %" PRIu32 ", file %s)\n", m == models ? "models" : "", m->name,
+		       m->arch,
 		       m->n_ctx, format_bytes(file, m->file_bytes));
 	if (!n)
 		printf("%-12snone\n", "models");

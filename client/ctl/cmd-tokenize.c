@@ -15,7 +15,8 @@ static int print_json(const struct ctl *ctl, const struct kvd_token *tokens, siz
 		json_array_append_new(ids, json_integer(tokens[i].id));
 		json_array_append_new(pieces, json_pack("{s:i,s:o,s:o}", "id", tokens[i].id,
 							"text", json_text(tokens[i].bytes, tokens[i].n_bytes),
-							"bytes", json_bytes(tokens[i].bytes, tokens[i].n_bytes)));
+							"bytes",
+							json_bytes(tokens[i].bytes, tokens[i].n_bytes)));
 	}
 	return json_print_line(ctl, json_pack("{s:o,s:o}", "ids", ids, "tokens", pieces));
 }
@@ -44,7 +45,8 @@ static int print_pieces(const struct ctl *ctl, const struct kvd_token *tokens, s
 	return CTL_OK;
 }
 
-static int tokenize(struct ctl *ctl, const char *model, const struct text_buffer *text, unsigned flags, bool ids)
+static int tokenize(struct ctl *ctl, const char *model, const struct text_buffer *text, unsigned flags,
+		    bool ids)
 {
 	struct kvd_client *c = NULL;
 	struct kvd_model chosen;

@@ -100,7 +100,8 @@ static void list_names(const struct kvd_model *models, size_t n_models, char *bu
 		o += (size_t)snprintf(buf + o, n - o, "%s%s", i ? ", " : "", models[i].name);
 }
 
-static int choose_model(const struct ctl *ctl, struct kvd_client *c, const char *model, struct kvd_model *chosen)
+static int choose_model(const struct ctl *ctl, struct kvd_client *c, const char *model,
+			struct kvd_model *chosen)
 {
 	struct kvd_model *models = NULL;
 	size_t n = 0;
@@ -140,8 +141,8 @@ enum template_state connect_template(const struct kvd_model *model)
 	return strcmp(model->chat_template, "unknown") ? TEMPLATE_KNOWN : TEMPLATE_UNKNOWN;
 }
 
-int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text, struct kvd_client **out,
-		      struct kvd_model *chosen)
+int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text,
+		      struct kvd_client **out, struct kvd_model *chosen)
 {
 	struct kvd_connect_options options = { .socket = ctl->socket, .name = "kvctl",
 					       .arena_bytes = arena_for(n_text) };

@@ -14,8 +14,8 @@ int connect_running(const struct ctl *ctl, struct kvd_client **out);
  * loaded, and checks that it has the model (NULL: that it has just one); *chosen is
  * its description.  n_text: bytes that are to be sent.
  */
-int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text, struct kvd_client **out,
-		      struct kvd_model *chosen);
+int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text,
+		      struct kvd_client **out, struct kvd_model *chosen);
 
 enum template_state {
 	TEMPLATE_KNOWN,

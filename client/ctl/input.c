@@ -30,7 +30,8 @@ int input_text(const struct ctl_options *o, const char *file, const char *what, 
 	const char *argument = optind < o->argc ? o->argv[optind] : NULL;
 
 	if (optind + 1 < o->argc)
-		return ctl_usage(o->ctl, "one %s only, quote it if it has spaces: %s", what, o->argv[optind + 1]);
+		return ctl_usage(o->ctl, "one %s only, quote it if it has spaces: %s", what,
+				 o->argv[optind + 1]);
 	if (file && argument)
 		return ctl_usage(o->ctl, "-f: a %s is given as an argument too: %s", what, argument);
 	if (file)

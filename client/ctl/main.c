@@ -34,7 +34,8 @@ static void print_general_help(void)
 	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
 		printf("  %-10s %s\n", commands[i].name, commands[i].summary);
 	printf("\n%s  -V, --version        the version of kvctl (before a command)\n\n"
-	       "\"kvctl COMMAND --help\" has the options of a command; kvctl(1) has everything.\n", help_global);
+	       "\"kvctl COMMAND --help\" has the options of a command; kvctl(1) has everything.\n",
+	       help_global);
 }
 
 void ctl_print_help(const struct ctl_command *command)
@@ -44,7 +45,8 @@ void ctl_print_help(const struct ctl_command *command)
 		return;
 	}
 	printf("usage: kvctl [--socket PATH] [--json] %s%s%s\n\n%s.\n\n%s%s", command->name,
-	       *command->synopsis ? " " : "", command->synopsis, command->summary, command->help, help_global);
+	       *command->synopsis ? " " : "", command->synopsis, command->summary, command->help,
+	       help_global);
 }
 
 int cmd_help(struct ctl *ctl, int argc, char **argv)

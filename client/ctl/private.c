@@ -123,7 +123,8 @@ static void find_daemon(char *buf, size_t n)
 
 	if (named && *named) {
 		/* relative to where we are, not to where the daemon goes */
-		if (strchr(named, '/') ? make_absolute(named, buf, n) : snprintf(buf, n, "%s", named) >= (int)n)
+		if (strchr(named, '/') ? make_absolute(named, buf, n) :
+		    snprintf(buf, n, "%s", named) >= (int)n)
 			buf[0] = '\0';
 		return;
 	}
@@ -142,7 +143,8 @@ static void find_daemon(char *buf, size_t n)
 __attribute__((noreturn))
 static void become_daemon(const struct launch *l, int log_fd, int report)
 {
-	const char *const argv[] = { "kvd", "--model", l->model, "--socket", l->socket, "--idle-exit", IDLE_EXIT,
+	const char *const argv[] = { "kvd", "--model", l->model, "--socket", l->socket, "--idle-exit",
+				     IDLE_EXIT,
 				     NULL };
 	sigset_t none;
 
@@ -151,7 +153,8 @@ static void become_daemon(const struct launch *l, int log_fd, int report)
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
 	int null_fd = open("/dev/null", O_RDWR);
-	if (null_fd >= 0 && dup2(null_fd, 0) == 0 && dup2(null_fd, 1) == 1 && dup2(log_fd, 2) == 2 && !chdir("/")) {
+	if (null_fd >= 0 && dup2(null_fd, 0) == 0 && dup2(null_fd, 1) == 1 && dup2(log_fd, 2) == 2 &&
+	    !chdir("/")) {
 		/* what our own parent left open must not live as long as the daemon */
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
 		execvp(l->daemon, (char *const *)argv);
@@ -265,7 +268,8 @@ static int await_daemon(const struct ctl *ctl, const struct launch *l, pid_t pid
 		return 0;
 	if (ended)
 		return start_failed(ctl, l, wait_status);
-	ctl_error(ctl, "the private daemon (process %d, log %s) cannot be reached: %s", (int)pid, l->log, diag);
+	ctl_error(ctl, "the private daemon (process %d, log %s) cannot be reached: %s", (int)pid, l->log,
+		  diag);
 	return CTL_FAILED;
 }
 

@@ -92,9 +92,11 @@ static void stream_usage(struct reply *reply, const struct kvd_event *e)
 static void stream_refused(struct stream *s, const struct kvd_event *e)
 {
 	char text[512];
-	const char *hint = e->code == KVD_REFUSED_TEMPLATE ? "; --raw sends the prompt without a template" : "";
+	bool template = e->code == KVD_REFUSED_TEMPLATE;
+	const char *hint = template ? "; --raw sends the prompt without a template" : "";
 
-	snprintf(text, sizeof(text), "%.*s", (int)(e->n_bytes < 500 ? e->n_bytes : 500), (const char *)e->bytes);
+	snprintf(text, sizeof(text), "%.*s", (int)(e->n_bytes < 500 ? e->n_bytes : 500),
+		 (const char *)e->bytes);
 	progress_clear(&s->progress);
 	ctl_error(s->ctl, "%s%s", *text ? text : refusal_name(e->code), hint);
 	s->reply->error_code = e->code;

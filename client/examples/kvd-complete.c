@@ -156,7 +156,8 @@ static void take_event(struct app *app, const struct kvd_event *event)
 				app->status = EXIT_FAILURE;
 			break;
 		case KVD_EVENT_ERROR:
-			fprintf(stderr, "kvd-complete: %.*s\n", (int)event->n_bytes, (const char *)event->bytes);
+			fprintf(stderr, "kvd-complete: %.*s\n", (int)event->n_bytes,
+				(const char *)event->bytes);
 			app->status = EXIT_FAILURE;
 			job->ended = true;
 			break;

@@ -166,7 +166,8 @@ static void make_name(const char *name, char out[KVD_CLIENT_NAME_MAX + 1])
 	out[n] = '\0';
 }
 
-static int send_hello(struct kvd_client *c, const struct kvd_connect_options *o, int timeout_ms, struct diag *diag)
+static int send_hello(struct kvd_client *c, const struct kvd_connect_options *o, int timeout_ms,
+		      struct diag *diag)
 {
 	_cleanup_(codec_buf_deinit) struct codec_buf buf = CODEC_BUF_NULL;
 	char name[KVD_CLIENT_NAME_MAX + 1];
@@ -179,7 +180,8 @@ static int send_hello(struct kvd_client *c, const struct kvd_connect_options *o,
 	make_name(o->name, name);
 	int r = codec_encode_hello(&buf, &hello);
 	if (r)
-		return diag_set(diag, r, "ring_bytes must be a power of two of %u to %u, arena_bytes a multiple of "
+		return diag_set(diag, r,
+				"ring_bytes must be a power of two of %u to %u, arena_bytes a multiple of "
 				"4096 of %u to %u", KVD_RING_MIN, KVD_RING_MAX, KVD_ARENA_MIN, KVD_ARENA_MAX);
 	r = client_send(c, &buf, timeout_ms);
 	/* what a daemon that closes at once has to say may still be there to read */
@@ -345,7 +347,8 @@ static int attach(struct kvd_client **out, const struct kvd_connect_options *o, 
 	return 0;
 }
 
-KVD_API int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag, size_t n_diag)
+KVD_API int kvd_connect(struct kvd_client **out, const struct kvd_connect_options *options, char *diag,
+			size_t n_diag)
 {
 	static const struct kvd_connect_options defaults;
 	struct diag d = DIAG_NULL;

@@ -53,7 +53,8 @@ static int fill_event(struct kvd_client *c, const struct ring_record *r)
 {
 	struct kvd_event *e = &c->event;
 
-	*e = (struct kvd_event){ .type = (enum kvd_event_type)r->type, .request = r->request, .bytes = r->bytes,
+	*e = (struct kvd_event){ .type = (enum kvd_event_type)r->type, .request = r->request,
+				 .bytes = r->bytes,
 				 .n_bytes = r->n_bytes, .field = "" };
 	switch (r->type) {
 	case KVD_REC_TOKEN:
@@ -138,7 +139,8 @@ static bool next_refusal(struct kvd_client *c)
 	struct request *r = list_entry(c->refused.next, struct request, link);
 	list_unlink(&r->link);
 	c->ended = r;
-	c->event = (struct kvd_event){ .type = KVD_EVENT_ERROR, .request = r->id, .code = r->code, .field = r->field,
+	c->event = (struct kvd_event){ .type = KVD_EVENT_ERROR, .request = r->id, .code = r->code,
+				       .field = r->field,
 				       .bytes = (const uint8_t *)r->text, .n_bytes = strlen(r->text) };
 	return true;
 }

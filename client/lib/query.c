@@ -103,7 +103,8 @@ static int ask(struct kvd_client *c, enum kvd_message question, enum kvd_message
 static void fill_status(struct kvd_status *out, const struct msg_status_reply *m)
 {
 	*out = (struct kvd_status){
-		.pid = m->pid, .n_threads = m->n_threads, .n_models = m->n_models, .n_sessions = m->n_sessions,
+		.pid = m->pid, .n_threads = m->n_threads, .n_models = m->n_models,
+		.n_sessions = m->n_sessions,
 		.n_running = m->n_running, .n_queued = m->n_queued, .n_parked = m->n_parked,
 		.uptime_ns = m->uptime_ns, .kv_bytes = m->kv_bytes, .kv_bytes_used = m->kv_bytes_used,
 		.weight_bytes = m->weight_bytes, .prompt_tokens = m->prompt_tokens,
@@ -132,7 +133,8 @@ KVD_API int kvd_status(struct kvd_client *c, struct kvd_status *out)
 static void fill_model(struct kvd_model *out, const struct msg_model *m)
 {
 	*out = (struct kvd_model){
-		.n_ctx = m->n_ctx, .n_ctx_train = m->n_ctx_train, .n_vocab = m->n_vocab, .n_layers = m->n_layers,
+		.n_ctx = m->n_ctx, .n_ctx_train = m->n_ctx_train, .n_vocab = m->n_vocab,
+		.n_layers = m->n_layers,
 		.n_embd = m->n_embd, .n_params = m->n_params, .file_bytes = m->file_bytes,
 		.weight_bytes = m->weight_bytes,
 	};

@@ -157,7 +157,8 @@ int client_recv_datagram(struct kvd_client *c, size_t *n, int *fds, size_t max_f
 	bool was_reset = false;
 
 	for (;;) {
-		int r = fdpass_recv(c->sock, c->datagram, KVD_MESSAGE_MAX, n, fds, max_fds, n_fds, FDPASS_DONTWAIT);
+		int r = fdpass_recv(c->sock, c->datagram, KVD_MESSAGE_MAX, n, fds, max_fds, n_fds,
+				    FDPASS_DONTWAIT);
 		if (r == -EINTR || (r == -ECONNRESET && !was_reset))
 			was_reset = r == -ECONNRESET;
 		else
@@ -181,7 +182,8 @@ bool client_receive(struct kvd_client *c, bool is_next)
 		client_break(c, KVD_E_CLOSED, "the daemon is gone%s%s", r < 0 ? ": " : "",
 					r < 0 ? strerror(-r) : "");
 	} else if (r) {
-		break_protocol(c, r == FDPASS_E_FDS ? "descriptors that nobody asked for" : "a message too large");
+		break_protocol(c, r == FDPASS_E_FDS ? "descriptors that nobody asked for" :
+			       "a message too large");
 	} else {
 		r = codec_decode(&m, c->datagram, n, &error);
 		if (r == CODEC_E_INVALID)

@@ -33,7 +33,8 @@ void request_free(struct request *r)
 KVD_API void kvd_params_init(struct kvd_params *p)
 {
 	*p = (struct kvd_params){
-		.struct_size = sizeof(*p), .max_tokens = 512, .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f,
+		.struct_size = sizeof(*p), .max_tokens = 512, .temperature = 0.8f, .top_p = 0.95f,
+		.min_p = 0.05f,
 		.repeat_penalty = 1, .repeat_last_n = 64, .logprobs = -1,
 	};
 	if (getrandom(&p->seed, sizeof(p->seed), GRND_NONBLOCK) != sizeof(p->seed)) {
@@ -156,7 +157,8 @@ static void draft_parts(struct draft *d, struct kvd_client *c, const struct kvd_
 		uint32_t kind = part->ids ? KVD_PART_IDS : KVD_PART_TEXT;
 		uint32_t n = (uint32_t)(part->ids ? part->n * sizeof(int32_t) : part->n);
 		if (n)
-			segment_write(&c->segment, offset, part->ids ? (const void *)part->ids : part->text, n);
+			segment_write(&c->segment, offset, part->ids ? (const void *)part->ids : part->text,
+				      n);
 		if (d->chat)
 			d->chat[i] = (struct msg_chat){ part->role, kind, offset, n };
 		else

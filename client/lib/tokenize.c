@@ -76,7 +76,8 @@ static int ask_once(struct kvd_client *c, const struct question *q, uint64_t out
 	uint32_t most = arena_largest(&c->arena);
 
 	if (most < text_bytes + least || least > UINT32_MAX)
-		return client_fail(c, -ENOSPC, "the arena of %u bytes has no room for the text and its tokens",
+		return client_fail(c, -ENOSPC,
+				   "the arena of %u bytes has no room for the text and its tokens",
 				   c->arena.size);
 	struct call *call = call_new(c, KVD_MSG_TOKENIZED);
 	if (!call)
@@ -176,7 +177,8 @@ static int split_pieces(struct kvd_client *c, const struct answer *a, struct kvd
 	return 0;
 }
 
-KVD_API int kvd_tokenize_pieces(struct kvd_client *c, const char *model, const char *text, size_t n, unsigned flags,
+KVD_API int kvd_tokenize_pieces(struct kvd_client *c, const char *model, const char *text, size_t n,
+				unsigned flags,
 				struct kvd_token **tokens, size_t *n_tokens)
 {
 	struct question q = { .model = model, .text = text, .n = n, .flags = flags, .pieces = true };

@@ -131,7 +131,8 @@ static void other_version(struct fake *f)
 	fake_receive(f);
 }
 
-enum bad_segment { TWO_FDS, FOUR_FDS, UNSEALED_RING, WRONG_RING_SIZE, WRONG_ARENA_SIZE, SWAPPED, NOT_MEMORY, HUGE,
+enum bad_segment { TWO_FDS, FOUR_FDS, UNSEALED_RING, WRONG_RING_SIZE, WRONG_ARENA_SIZE, SWAPPED, NOT_MEMORY,
+		   HUGE,
 		   N_BAD_SEGMENTS };
 
 static void bad_segments(struct fake *f)

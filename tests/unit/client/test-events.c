@@ -37,7 +37,8 @@ static void check_submission(struct fake *f)
 	FAKE_EXPECT(f, !segment_read(&f->client, m->prompt[1].offset, got, 12) && !memcmp(got, ids, 12));
 	FAKE_EXPECT(f, !strcmp(m->model, "tiny") && m->special && !m->bos && m->n == 9);
 	FAKE_EXPECT(f, m->temperature == 0.25f && m->top_k == 3 && m->top_p == 0.5f && m->min_p == 0.125f);
-	FAKE_EXPECT(f, m->repeat_penalty == 1.5f && m->repeat_last_n == 11 && m->has_seed && m->seed == 1ull << 63);
+	FAKE_EXPECT(f, m->repeat_penalty == 1.5f && m->repeat_last_n == 11 && m->has_seed &&
+		    m->seed == 1ull << 63);
 	FAKE_EXPECT(f, m->n_stop == 2 && !strcmp(m->stop[0], "a") && !strcmp(m->stop[1], "bc"));
 	FAKE_EXPECT(f, m->n_logit_bias == 1 && m->logit_bias[0].id == 4 && m->logit_bias[0].bias == -2);
 	FAKE_EXPECT(f, m->has_logprobs && m->logprobs == 5 && m->ignore_eos && m->progress);
@@ -233,7 +234,8 @@ static void every_record(void **state)
 	assert_bytes(e, "text");
 	e = next(c);
 	assert_int_equal(e->type, KVD_EVENT_USAGE);
-	assert_true(e->prompt_tokens == 1 && e->cached_tokens == 2 && e->generated_tokens == 3 && e->miss == 1);
+	assert_true(e->prompt_tokens == 1 && e->cached_tokens == 2 && e->generated_tokens == 3 &&
+		    e->miss == 1);
 	assert_true(e->queue_ns == 1ull << 40 && e->prefill_ns == 5 && e->decode_ns == 6);
 	e = next(c);
 	assert_int_equal(e->type, KVD_EVENT_DONE);
@@ -255,7 +257,8 @@ static void refuse(struct fake *f)
 {
 	FAKE_EXPECT(f, fake_greet(f));
 	FAKE_EXPECT(f, fake_expect(f, KVD_MSG_GENERATE));
-	fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->generate.id, .code = KVD_CODE_CONTEXT_LENGTH,
+	fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->generate.id,
+							 .code = KVD_CODE_CONTEXT_LENGTH,
 		  .field = "prompt", .message = "9000 tokens do not fit 8192" });
 	/* of nothing that is known: passed over */
 	fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = 0, .code = KVD_CODE_BAD_MESSAGE, .field = "",
@@ -419,7 +422,8 @@ static void wake_before_status(struct fake *f)
 	FAKE_EXPECT(f, !ring_commit(&f->writer));
 	FAKE_EXPECT(f, ring_needs_wake(&f->writer));
 	fake_send(f, KVD_MSG_WAKE, &(struct msg_wake){ 0 });
-	fake_send(f, KVD_MSG_STATUS_REPLY, &(struct msg_status_reply){ .id = f->msg->status.id, .version = "v",
+	fake_send(f, KVD_MSG_STATUS_REPLY, &(struct msg_status_reply){ .id = f->msg->status.id,
+								       .version = "v",
 		  .device = "d", .level = "l", .state = "ready" });
 	fake_receive(f);
 }

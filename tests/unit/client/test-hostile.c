@@ -22,7 +22,8 @@ static void send_lie(struct fake *f)
 		fake_send(f, lie->id, &(struct msg_hello){ .version = 1, .client = "x", .ring = KVD_RING_MIN,
 			  .arena = KVD_ARENA_MIN });
 	else if (lie->id == KVD_MSG_WELCOME)
-		fake_welcome(f, (int[]){ f->ring.fd, f->client.fd, f->stats.fd }, 3, KVD_RING_MIN, KVD_ARENA_MIN);
+		fake_welcome(f, (int[]){ f->ring.fd, f->client.fd, f->stats.fd }, 3, KVD_RING_MIN,
+			     KVD_ARENA_MIN);
 	else
 		fake_send_raw(f, lie->data, lie->n);
 	fake_receive(f);

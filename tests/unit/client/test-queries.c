@@ -18,7 +18,8 @@ static void answer_all(struct fake *f)
 		switch (f->msg->id) {
 		case KVD_MSG_STATUS:
 			fake_send(f, KVD_MSG_STATUS_REPLY, &(struct msg_status_reply){
-				id, "0.1.0", "cpu", "avx2", "ready", 1, 2, 3, 4, 5, 6, 7, 8, 1ull << 41, 10, 11, 12,
+				id, "0.1.0", "cpu", "avx2", "ready", 1, 2, 3, 4, 5, 6, 7, 8, 1ull << 41, 10,
+				11, 12,
 				13, 14, 15, 16, 17, true });
 			break;
 		case KVD_MSG_MODELS:
@@ -48,7 +49,8 @@ static void every_member(void **state)
 	assert_string_equal(s.device, "cpu");
 	assert_string_equal(s.level, "avx2");
 	assert_string_equal(s.state, "ready");
-	assert_true(s.pid == 1 && s.n_threads == 2 && s.n_models == 3 && s.n_sessions == 4 && s.n_running == 5);
+	assert_true(s.pid == 1 && s.n_threads == 2 && s.n_models == 3 && s.n_sessions == 4 &&
+		    s.n_running == 5);
 	assert_true(s.n_queued == 6 && s.n_parked == 7 && s.uptime_ns == 8 && s.kv_bytes == 1ull << 41);
 	assert_true(s.kv_bytes_used == 10 && s.weight_bytes == 11 && s.prompt_tokens == 12);
 	assert_true(s.generated_tokens == 13 && s.requests_done == 14 && s.requests_cancelled == 15);
@@ -72,7 +74,8 @@ static void every_member(void **state)
 	assert_int_equal(n, 1);
 	assert_true(processes->session == 1ull << 40 && processes->request == 2 && processes->uid == 3);
 	assert_true(processes->pid == 4 && processes->prompt_tokens == 5 && processes->computed_tokens == 6);
-	assert_true(processes->generated_tokens == 7 && processes->blocks == 8 && processes->age_ns == 1ull << 50);
+	assert_true(processes->generated_tokens == 7 && processes->blocks == 8 &&
+		    processes->age_ns == 1ull << 50);
 	assert_string_equal(processes->client, "editor");
 	assert_string_equal(processes->phase, "decode");
 	free(processes);
@@ -84,7 +87,8 @@ static void refuse_all(struct fake *f)
 {
 	FAKE_EXPECT(f, fake_greet(f));
 	while (fake_receive(f))
-		fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->status.id, .code = KVD_CODE_PERMISSION,
+		fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->status.id,
+								 .code = KVD_CODE_PERMISSION,
 			  .field = "uid", .message = "not yours" });
 }
 
@@ -132,12 +136,14 @@ static void tokenizer(struct fake *f)
 		const struct msg_tokenize m = f->msg->tokenize;
 		FAKE_EXPECT(f, !segment_read(&f->client, m.offset, text, m.length));
 		FAKE_EXPECT(f, segment_has(&f->client, m.out_offset, m.out_length));
-		FAKE_EXPECT(f, m.out_offset >= m.offset + m.length || m.out_offset + m.out_length <= m.offset);
+		FAKE_EXPECT(f, m.out_offset >= m.offset + m.length ||
+			    m.out_offset + m.out_length <= m.offset);
 		uint32_t count = m.length * per_byte + (m.bos ? 1 : 0) + (m.special ? 2 : 0);
 		uint64_t needed = m.pieces ? count * 9ull : count * 4ull;
 		f->step++;
 		if (needed > m.out_length) {
-			fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = m.id, .code = KVD_CODE_BAD_FIELD,
+			fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = m.id,
+									 .code = KVD_CODE_BAD_FIELD,
 				  .field = "out_length", .message = "", .count = m.pieces ? needed : count });
 			continue;
 		}
@@ -177,7 +183,8 @@ static void tokens(void **state)
 		size_t n = 77;
 		fake_start(&f, tokenizer, &per_byte);
 		struct kvd_client *c = fake_connect(&f, 0, 1 << 20);
-		int r = kvd_tokenize(c, NULL, text, cases[i].n, KVD_TOKENIZE_BOS | KVD_TOKENIZE_SPECIAL, &ids, &n);
+		int r = kvd_tokenize(c, NULL, text, cases[i].n, KVD_TOKENIZE_BOS | KVD_TOKENIZE_SPECIAL, &ids,
+				     &n);
 		assert_int_equal(r, cases[i].result);
 		if (!r) {
 			assert_int_equal(n, cases[i].n * per_byte + 3);
@@ -235,10 +242,10 @@ static void lying_tokenizer(struct fake *f)
 	FAKE_EXPECT(f, fake_greet(f));
 	FAKE_EXPECT(f, fake_expect(f, KVD_MSG_TOKENIZE));
 	const struct msg_tokenize m = f->msg->tokenize;
-	uint32_t count = kind == 0 ? m.out_length / 4 + 1 : kind == 1 ? UINT32_MAX : kind == 2 ? m.out_length / 4 : 2;
+	const uint32_t counts[] = { m.out_length / 4 + 1, UINT32_MAX, m.out_length / 4, 2 };
 	const uint32_t lies[4] = { 1, 2, UINT32_MAX, UINT32_MAX };
 	segment_write(&f->client, m.out_offset, lies, sizeof(lies));
-	fake_send(f, KVD_MSG_TOKENIZED, &(struct msg_tokenized){ m.id, count });
+	fake_send(f, KVD_MSG_TOKENIZED, &(struct msg_tokenized){ m.id, counts[kind] });
 	fake_receive(f);
 }
 
@@ -264,7 +271,8 @@ static void insatiable(struct fake *f)
 	FAKE_EXPECT(f, fake_greet(f));
 	while (fake_receive(f)) {
 		f->step++;
-		fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->tokenize.id, .code = KVD_CODE_BAD_FIELD,
+		fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = f->msg->tokenize.id,
+								 .code = KVD_CODE_BAD_FIELD,
 			  .field = "out_length", .message = "", .count = UINT64_MAX });
 	}
 }

@@ -81,7 +81,8 @@ static void serve_load(struct fake *f)
 		} else if (f->msg->id == KVD_MSG_GENERATE) {
 			uint64_t id = f->msg->generate.id;
 			if (id % 5 == 0) {
-				fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = id, .code = KVD_CODE_BUSY,
+				fake_send(f, KVD_MSG_ERROR, &(struct msg_error){ .id = id,
+										 .code = KVD_CODE_BUSY,
 					  .field = "", .message = "busy" });
 				continue;
 			}
