@@ -150,6 +150,14 @@ static inline f32x4 select_f32x4(i32x4 mask, f32x4 a, f32x4 b)
 	return (f32x4)(((i32x4)a & mask) | ((i32x4)b & ~mask));
 }
 
+static inline bool none_f32x4(i32x4 mask)
+{
+	typedef int64_t i64x2 __attribute__((vector_size(16)));
+	i64x2 m = (i64x2)mask;
+
+	return !(m[0] | m[1]);
+}
+
 /* NaN becomes -inf, +inf the largest number, so that differences are defined. */
 static float clean(float x)
 {
@@ -374,11 +382,15 @@ static uint32_t gather_above_floor(struct sampler *s, const struct sampler_param
 	float floor = 0.999f * MIN(1.0f, MAX(p->min_p, (float)nucleus));
 	uint32_t n = 0;
 
-	for (uint32_t i = 0; i < s->n_vocab; i++) {
-		if (s->weights[i] >= floor && s->logits[i] > -INFINITY)
-			s->candidates[n++] = (struct candidate){
-				.logit = s->logits[i], .id = (int32_t)i, .weight = s->weights[i]
-			};
+	for (uint32_t i = 0; i < s->n_padded; i += 4) {
+		if (none_f32x4(*(const f32x4 *)(s->weights + i) >= floor))
+			continue;
+		for (uint32_t j = i; j < i + 4; j++) {
+			if (s->weights[j] >= floor && s->logits[j] > -INFINITY)
+				s->candidates[n++] = (struct candidate){
+					.logit = s->logits[j], .id = (int32_t)j, .weight = s->weights[j]
+				};
+		}
 	}
 	return n;
 }
