@@ -102,7 +102,7 @@ static int read_heads(const struct reader *rd, struct hparams *hp)
 	r = read_head_count_kv(rd, hp->n_layers, &hp->n_kv_heads);
 	if (r)
 		return r;
-	if (hp->n_heads % hp->n_kv_heads)
+	if (!hp->n_kv_heads || hp->n_heads % hp->n_kv_heads)
 		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": %u is no divisor of the %u heads",
 				key_of(rd, "attention.head_count_kv").text, hp->n_kv_heads, hp->n_heads);
 	hp->head_dim = 0;

@@ -24,7 +24,7 @@
 
 #define CHUNK_BYTES (UINT64_C(2) << 20)
 #define NEIGHBOUR_TOKENS 300u	/* a neighbour begins anew after at most so many */
-#define NEIGHBOUR_ROWS 9u	/* at most so many in a step */
+#define NEIGHBOUR_ROWS 9u	/* at most so many in a step, and no more than the first sequence */
 
 static const char usage[] =
 	"usage: kvd-logits [options] MODEL\n"
@@ -129,17 +129,22 @@ static void randomise(struct run *run, struct sequence *s, uint32_t n)
 static void read_tokens(struct run *run, struct sequence *s, uint32_t capacity)
 {
 	FILE *f = run->o.tokens && strcmp(run->o.tokens, "-") ? fopen(run->o.tokens, "r") : stdin;
-	long id;
+	char word[16];
 
 	if (!f)
 		die("%s: cannot be opened", run->o.tokens);
-	while (fscanf(f, "%ld", &id) == 1) {
+	while (fscanf(f, "%15s", word) == 1) {
+		char *end;
+		unsigned long id = strtoul(word, &end, 10);
+
 		if (s->n_tokens == capacity)
 			die("more than %u tokens", capacity);
-		if (id < 0 || id >= run->info->n_vocab)
-			die("%ld: no such token", id);
+		if (*end || id >= run->info->n_vocab)
+			die("%s: no such token", word);
 		s->tokens[s->n_tokens++] = (int32_t)id;
 	}
+	if (f != stdin)
+		fclose(f);
 	if (!s->n_tokens)
 		die("no tokens");
 }
@@ -246,7 +251,7 @@ static void choose_rows(struct run *run)
 {
 	for (uint32_t i = 0; i < run->o.batch; i++) {
 		struct sequence *s = &run->seqs[i];
-		uint32_t n = i ? 1 + (uint32_t)(draw(run) % NEIGHBOUR_ROWS) : run->o.chunk;
+		uint32_t n = i ? 1 + (uint32_t)(draw(run) % MIN(run->o.chunk, NEIGHBOUR_ROWS)) : run->o.chunk;
 
 		if (i && s->pos == s->n_tokens)
 			randomise(run, s, 1 + (uint32_t)(draw(run) % MIN(model_n_ctx(run->model), NEIGHBOUR_TOKENS)));

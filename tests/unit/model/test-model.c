@@ -6,6 +6,7 @@
  */
 #include <fcntl.h>
 #include <setjmp.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -13,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -33,11 +35,23 @@ struct fixture {
 };
 
 /* The maker runs from the top of the tree, as tests/run does. */
+static void make_file(const char *path)
+{
+	const char *const argv[] = {
+		"/usr/bin/python3", "tests/tools/make_tiny_gguf.py", "--type", "q8_0", "--ctx", "100", "-o", path, NULL,
+	};
+	pid_t pid;
+	int status = -1;
+
+	assert_int_equal(posix_spawn(&pid, argv[0], NULL, NULL, (char *const *)argv, environ), 0);
+	assert_int_equal(waitpid(pid, &status, 0), pid);
+	assert_int_equal(status, 0);
+}
+
 static int setup(void **state)
 {
 	struct fixture *f = calloc(1, sizeof(*f));
 	struct kb_cpu_options cpu = { .n_threads = 1, .level = "c" };
-	char command[256];
 	struct stat st;
 	int fd;
 
@@ -45,9 +59,7 @@ static int setup(void **state)
 	strcpy(f->path, "/tmp/test-model-XXXXXX.gguf");
 	fd = mkstemps(f->path, 5);
 	assert_true(fd >= 0);
-	snprintf(command, sizeof(command), "/usr/bin/python3 tests/tools/make_tiny_gguf.py --type q8_0 --ctx 100 -o %s",
-		 f->path);
-	assert_int_equal(system(command), 0);
+	make_file(f->path);
 	assert_int_equal(fstat(fd, &st), 0);
 	f->n = (size_t)st.st_size;
 	f->bytes = malloc(f->n);
