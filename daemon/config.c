@@ -41,7 +41,8 @@ static const struct option_row rows[] = {
 	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
 	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
-	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N", "tokens in a block: 16, 32 or 64" },
+	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N",
+	  "tokens in a block: 16, 32 or 64" },
 	{ "kv-memory", KIND_SIZE, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
 	  "memory for keys and values, e.g. 512M" },
 	{ "ctx", KIND_NUMBER, FIELD(server.n_ctx), 0, 1u << 24, "N", "longest sequence, in tokens" },
@@ -52,7 +53,8 @@ static const struct option_row rows[] = {
 	{ "prefill-quantum", KIND_NUMBER, FIELD(server.prefill_quantum), 1, 8192, "N",
 	  "prompt tokens in one step beside running sequences" },
 	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
-	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL, "recompute the whole sequence for every token" },
+	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL,
+	  "recompute the whole sequence for every token" },
 	{ "idle-exit", KIND_NUMBER, FIELD(server.idle_exit_s), 0, 1u << 30, "SECONDS",
 	  "exit when no program was attached for so long" },
 	{ "check-config", KIND_ACTION, 0, CONFIG_CHECK, 0, NULL, "check options and file, then exit" },
@@ -192,7 +194,8 @@ static int set_flag(bool *field, const struct option_row *row, const char *value
 {
 	bool v;
 
-	if (!value || strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0 || strcmp(value, "1") == 0)
+	if (!value || strcasecmp(value, "yes") == 0 || strcasecmp(value, "true") == 0 ||
+	    strcmp(value, "1") == 0)
 		v = true;
 	else if (strcasecmp(value, "no") == 0 || strcasecmp(value, "false") == 0 || strcmp(value, "0") == 0)
 		v = false;
@@ -205,7 +208,7 @@ static int set_flag(bool *field, const struct option_row *row, const char *value
 
 static int set_value(struct config *c, const struct option_row *row, const char *value, struct diag *diag)
 {
-	void *field = row->offset ? (char *)c + row->offset : NULL;
+	void *field = (char *)c + row->offset;
 	uint64_t bit = 1ull << (row - rows);
 
 	if (c->given & bit && row->kind != KIND_ACTION)
@@ -220,7 +223,7 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 	case KIND_SIZE:
 		return set_size(field, row, value, diag);
 	case KIND_FLAG:
-		return set_flag(field, row, value, diag);
+		return set_flag(row->offset ? field : NULL, row, value, diag);
 	case KIND_MODE:
 		return set_mode(field, row, value, diag);
 	case KIND_CHOICE:
@@ -381,7 +384,8 @@ static int fill_defaults(struct config *c, struct diag *diag)
 		uint64_t ms;
 
 		if (parse_digits(delay, 10, &end, &ms) || *end || ms > 60000)
-			return diag_set(diag, -EINVAL, "KVD_TEST_STEP_DELAY_MS: \"%s\" is not within 0..60000", delay);
+			return diag_set(diag, -EINVAL,
+					"KVD_TEST_STEP_DELAY_MS: \"%s\" is not within 0..60000", delay);
 		c->server.step_delay_ns = ms * 1000000;
 	}
 	c->server.socket_path = c->socket;

@@ -30,7 +30,7 @@ struct config {
 	char *file;			/* --config */
 	char *model, *socket, *cpu_level;
 	int socket_mode;		/* -1: by who runs the daemon */
-	uint64_t given;			/* bit per row of the table: set by the file, or by the command line */
+	uint64_t given;			/* bit per row: set by the file, or by the command line */
 };
 
 /*

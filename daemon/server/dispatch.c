@@ -76,7 +76,8 @@ void dispatch_message(struct session *s, const void *data, size_t n)
 	}
 	row = find_row(msg->id);
 	if (!row || row->state != s->state) {
-		snprintf(sentence, sizeof(sentence), row ? "%s may not come now" : "%s is not a message to the daemon",
+		snprintf(sentence, sizeof(sentence),
+			 row ? "%s may not come now" : "%s is not a message to the daemon",
 			 codec_name(msg->id));
 		reject(s, 0, KVD_CODE_BAD_MESSAGE, "", sentence);
 		return;

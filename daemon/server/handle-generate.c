@@ -10,6 +10,7 @@
 #include "daemon/server/session.h"
 #include "daemon/server/submission.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
 
 /* What a submission borrows: the decoded message, and the biases in the sampler's form. */
 struct strings {
@@ -37,7 +38,8 @@ static void part_of(const struct msg_generate *m, size_t i, struct msg_part *out
 	}
 }
 
-static bool check_parts(struct session *s, const struct msg_generate *m, size_t n_parts, uint64_t *total, uint64_t *data_bytes)
+static bool check_parts(struct session *s, const struct msg_generate *m, size_t n_parts, uint64_t *total,
+			uint64_t *data_bytes)
 {
 	const char *list = m->n_messages ? "messages" : "prompt", *role;
 	char field[KVD_FIELD_MAX + 1];
@@ -48,7 +50,8 @@ static bool check_parts(struct session *s, const struct msg_generate *m, size_t 
 		part_of(m, i, &part, &role);
 		if (!segment_has(ring_sink_client(s->sink), part.offset, part.length)) {
 			snprintf(field, sizeof(field), "%s[%zu]", list, i);
-			session_error(s, m->id, KVD_CODE_BAD_FIELD, field, "offset and length are not within the arena", 0);
+			session_error(s, m->id, KVD_CODE_BAD_FIELD, field,
+				      "offset and length are not within the arena", 0);
 			return false;
 		}
 		/* 64-bit sums of at most 1024 32-bit numbers. */
@@ -93,11 +96,11 @@ static int copy_parts(struct session *s, const struct msg_generate *m, struct su
 
 static uint64_t random_seed(void)
 {
-	uint64_t seed = 0;
+	uint64_t seed;
 
-	/* Never short for 8 bytes once the system is up. */
-	if (getrandom(&seed, sizeof(seed), 0) < 0)
-		seed = (uint64_t)(uintptr_t)&seed;
+	/* Never short for 8 bytes; early in the boot the clock has to do. */
+	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) < 0)
+		seed = clock_ns();
 	return seed;
 }
 
@@ -161,7 +164,8 @@ static void on_ended(struct submission *submission)
 		(void)s->sink->ops->emit(s->sink, s->id, last, ARRAY_SIZE(last));
 		s->sink->ops->flush(s->sink);
 	} else if (session) {
-		session_error(session, s->id, s->refusal.code, s->refusal.field, s->refusal.message.text, s->refusal.count);
+		session_error(session, s->id, s->refusal.code, s->refusal.field, s->refusal.message.text,
+			      s->refusal.count);
 	}
 	ring_sink_drop(sink, s->id);
 }
@@ -169,10 +173,13 @@ static void on_ended(struct submission *submission)
 static void refuse_add(struct session *s, uint64_t id, int r)
 {
 	if (r == RING_SINK_E_DUPLICATE)
-		session_error(s, id, KVD_CODE_BAD_FIELD, "id", "a request with this id is queued or running", 0);
+		session_error(s, id, KVD_CODE_BAD_FIELD, "id", "a request with this id is queued or running",
+			      0);
 	else if (r == RING_SINK_E_FULL)
-		session_error(s, id, KVD_CODE_BUSY, "", "the ring has no space for one more request; read from it, "
-			      "or wait for another to end", 0);
+		session_error(s, id, KVD_CODE_BUSY, "",
+			      "the ring has no space for one more request; read from it, "
+			      "or wait for another to end",
+			      0);
 	/* RING_SINK_E_GONE: the session is about to end. */
 }
 

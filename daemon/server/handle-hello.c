@@ -11,7 +11,8 @@ static void on_broken(void *arg)
 {
 	struct session *s = arg;
 
-	session_error(s, 0, KVD_CODE_BAD_MESSAGE, "read_index", "the read index went back or passed the write index", 0);
+	session_error(s, 0, KVD_CODE_BAD_MESSAGE, "read_index",
+		      "the read index went back or passed the write index", 0);
 	connection_kill(&s->connection);
 }
 
@@ -62,7 +63,8 @@ void handle_hello(struct session *s, struct msg **msg)
 		r = ring_sink_new(&s->sink, &config);
 	}
 	if (r == RING_SINK_E_QUOTA) {
-		session_refuse(s, KVD_CODE_QUOTA, "the shared memory of this user is used up; end a session, or ask for less");
+		session_refuse(s, KVD_CODE_QUOTA,
+			       "the shared memory of this user is used up; end a session, or ask for less");
 		return;
 	}
 	if (r) {

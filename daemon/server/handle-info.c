@@ -21,7 +21,8 @@ static const char *state_name(const struct server *server)
 static void ask(struct session *s, uint64_t id, void (*answer)(struct views_query *q))
 {
 	if (s->n_queries >= SESSION_QUERIES_MAX) {
-		session_error(s, id, KVD_CODE_BUSY, "", "too many questions of this session are unanswered", 0);
+		session_error(s, id, KVD_CODE_BUSY, "", "too many questions of this session are unanswered",
+			      0);
 		return;
 	}
 	s->n_queries++;
@@ -114,7 +115,8 @@ static void answer_status(struct views_query *q)
 	reply.n_queued = (uint32_t)own.n_queued + server_n_waiting(s->server, false, s->uid);
 	reply.n_parked = (uint32_t)own.n_parked;
 	reply.kv_bytes = stats.kv_bytes;
-	reply.kv_bytes_used = stats.blocks_capacity ? own.blocks_used * (stats.kv_bytes / stats.blocks_capacity) : 0;
+	reply.kv_bytes_used =
+		stats.blocks_capacity ? own.blocks_used * (stats.kv_bytes / stats.blocks_capacity) : 0;
 	reply.prompt_tokens = own.prompt_tokens;
 	reply.generated_tokens = own.generated_tokens;
 	reply.requests_done = own.requests_done;

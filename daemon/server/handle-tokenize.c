@@ -38,7 +38,8 @@ static void tokenization_free(struct tokenization *t)
 }
 CLEANUP_DEFINE(struct tokenization, tokenization_free)
 
-static void fail(struct tokenization *t, enum kvd_code code, const char *field, const char *message, uint64_t count)
+static void fail(struct tokenization *t, enum kvd_code code, const char *field, const char *message,
+		 uint64_t count)
 {
 	t->code = code;
 	t->field = field;
@@ -60,8 +61,8 @@ static uint64_t pieces_size(const struct tokenizer *tokenizer, const struct toke
 }
 
 /* The range was checked to be within the arena. */
-static void write_pieces(const struct segment *arena, const struct tokenizer *tokenizer, const struct token_list *ids,
-			 uint64_t sizes_at)
+static void write_pieces(const struct segment *arena, const struct tokenizer *tokenizer,
+			 const struct token_list *ids, uint64_t sizes_at)
 {
 	uint64_t bytes_at = sizes_at + (uint64_t)ids->n * sizeof(uint32_t);
 
@@ -76,7 +77,8 @@ static void write_pieces(const struct segment *arena, const struct tokenizer *to
 	}
 }
 
-static void write_result(struct tokenization *t, const struct tokenizer *tokenizer, const struct token_list *ids)
+static void write_result(struct tokenization *t, const struct tokenizer *tokenizer,
+			 const struct token_list *ids)
 {
 	const struct msg_tokenize *m = &t->msg->tokenize;
 	const struct segment *arena = ring_sink_client(t->sink);
@@ -84,7 +86,8 @@ static void write_result(struct tokenization *t, const struct tokenizer *tokeniz
 	uint64_t size = ids_size + (m->pieces ? pieces_size(tokenizer, ids) : 0);
 
 	if (size > m->out_length) {
-		fail(t, KVD_CODE_BAD_FIELD, "out_length", "the result does not fit", m->pieces ? size : ids->n);
+		fail(t, KVD_CODE_BAD_FIELD, "out_length", "the result does not fit",
+		     m->pieces ? size : ids->n);
 		return;
 	}
 	(void)segment_write(arena, m->out_offset, ids->ids, ids_size);
@@ -147,11 +150,13 @@ static bool check(struct session *s, const struct msg_tokenize *m, struct tokeni
 	else if (!segment_has(arena, m->out_offset, m->out_length))
 		field = "out_length";
 	if (field) {
-		session_error(s, m->id, KVD_CODE_BAD_FIELD, field, "offset and length are not within the arena", 0);
+		session_error(s, m->id, KVD_CODE_BAD_FIELD, field,
+			      "offset and length are not within the arena", 0);
 		return false;
 	}
 	if (s->n_queries >= SESSION_QUERIES_MAX) {
-		session_error(s, m->id, KVD_CODE_BUSY, "", "too many questions of this session are unanswered", 0);
+		session_error(s, m->id, KVD_CODE_BUSY, "",
+			      "too many questions of this session are unanswered", 0);
 		return false;
 	}
 	r = charge_init(&t->request, s->server->accounts, s->uid, ACCOUNT_REQUESTS, 1);
@@ -161,8 +166,10 @@ static bool check(struct session *s, const struct msg_tokenize *m, struct tokeni
 				m->length * (1 + (uint64_t)sizeof(int32_t)) + 64);
 	if (r)
 		session_error(s, m->id, r == ACCOUNT_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY, "",
-			      r == ACCOUNT_E_QUOTA ? "this user has too many requests, or they take too much memory" :
-			      "out of memory", 0);
+			      r == ACCOUNT_E_QUOTA
+				      ? "this user has too many requests, or they take too much memory"
+				      : "out of memory",
+			      0);
 	return !r;
 }
 

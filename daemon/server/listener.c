@@ -35,7 +35,8 @@ static int make_parent(const char *path, struct diag *diag)
 	if (mkdir(dir, 0700) < 0) {
 		if (errno == EEXIST)
 			return 0;
-		return diag_set(diag, -errno, "socket: cannot make the directory %s: %s", dir, strerror(errno));
+		return diag_set(diag, -errno, "socket: cannot make the directory %s: %s", dir,
+				strerror(errno));
 	}
 	/* Opened up for others only now, so that the umask has no say. */
 	if (geteuid() == 0 && chmod(dir, 0755) < 0)
@@ -52,7 +53,8 @@ static int take_lock(struct listener *l, struct diag *diag)
 	struct stat by_fd, by_name;
 
 	for (;;) {
-		_cleanup_(fd_closep) int fd = open(l->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+		_cleanup_(fd_closep) int fd =
+			open(l->lock_path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 
 		if (fd < 0)
 			return diag_set(diag, -errno, "socket: cannot open the lock file %s: %s",
@@ -61,9 +63,10 @@ static int take_lock(struct listener *l, struct diag *diag)
 		fchmod(fd, 0600);
 		if (flock(fd, LOCK_EX | LOCK_NB) < 0) {
 			if (errno == EWOULDBLOCK)
-				return diag_set(diag, LISTENER_E_BUSY, "socket: another daemon already serves %s",
-						l->path);
-			return diag_set(diag, -errno, "socket: cannot lock %s: %s", l->lock_path, strerror(errno));
+				return diag_set(diag, LISTENER_E_BUSY,
+						"socket: another daemon already serves %s", l->path);
+			return diag_set(diag, -errno, "socket: cannot lock %s: %s", l->lock_path,
+					strerror(errno));
 		}
 		if (fstat(fd, &by_fd) < 0)
 			return -errno;
@@ -93,10 +96,12 @@ static int remove_stale(const struct sockaddr_un *address, struct diag *diag)
 	if (probe < 0)
 		return -errno;
 	/* Anything but "refused" (success, wrong type, full queue) means that somebody is there. */
-	if (connect(probe, (const struct sockaddr *)address, sizeof(*address)) == 0 || errno != ECONNREFUSED) {
+	if (connect(probe, (const struct sockaddr *)address, sizeof(*address)) == 0 ||
+	    errno != ECONNREFUSED) {
 		if (errno == ENOENT)
 			return 0;
-		return diag_set(diag, LISTENER_E_BUSY, "socket: another program listens on %s", address->sun_path);
+		return diag_set(diag, LISTENER_E_BUSY, "socket: another program listens on %s",
+				address->sun_path);
 	}
 	if (unlink(address->sun_path) < 0 && errno != ENOENT)
 		return diag_set(diag, -errno, "socket: cannot remove the stale socket %s: %s",
@@ -140,8 +145,9 @@ int listener_new(struct listener **out, const char *path, mode_t mode, struct di
 	if (!path[0])
 		return diag_set(diag, -EINVAL, "socket: the path is empty");
 	if (strlen(path) >= sizeof(address.sun_path))
-		return diag_set(diag, -ENAMETOOLONG, "socket: the path has %zu bytes, a Unix socket's may have %zu",
-				strlen(path), sizeof(address.sun_path) - 1);
+		return diag_set(diag, -ENAMETOOLONG,
+				"socket: the path has %zu bytes, a Unix socket's may have %zu", strlen(path),
+				sizeof(address.sun_path) - 1);
 	l = calloc(1, sizeof(*l));
 	if (!l)
 		return -ENOMEM;
@@ -189,7 +195,8 @@ int listener_adopt(struct listener **out, int fd, struct diag *diag)
 	if (socket_option(fd, SO_DOMAIN) != AF_UNIX || socket_option(fd, SO_TYPE) != SOCK_SEQPACKET ||
 	    socket_option(fd, SO_ACCEPTCONN) != 1)
 		return diag_set(diag, -EINVAL,
-				"the socket passed by the service manager is not a listening SOCK_SEQPACKET Unix socket");
+				"the socket passed by the service manager is not a listening SOCK_SEQPACKET "
+				"Unix socket");
 	if (getsockname(fd, (struct sockaddr *)&address, &n) < 0)
 		return -errno;
 	flags = fcntl(fd, F_GETFL);

@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,12 +15,14 @@ static bool to_journal;
 
 void log_init(void)
 {
-	const char *stream = getenv("JOURNAL_STREAM");
-	uintmax_t dev, ino;
+	const char *stream = getenv("JOURNAL_STREAM");	/* "device:inode" in decimal */
 	struct stat st;
+	char ours[64];
 
-	to_journal = stream && sscanf(stream, "%ju:%ju", &dev, &ino) == 2 &&
-		     fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
+	if (!stream || fstat(STDERR_FILENO, &st) < 0)
+		return;
+	snprintf(ours, sizeof(ours), "%ju:%ju", (uintmax_t)st.st_dev, (uintmax_t)st.st_ino);
+	to_journal = strcmp(stream, ours) == 0;
 }
 
 void log_write(int priority, const char *fmt, ...)

@@ -89,8 +89,8 @@ void mailbox_post(struct mailbox *m, struct mail *mail)
 	list_push_back(&m->mails, &mail->link);
 	/* Under the lock: the mailbox may be freed once the mail is delivered.
 	 * A full counter (impossible here) would be readable all the same. */
-	if (wake && write(m->fd, &one, sizeof(one)) < 0)
-		wake = false;
+	while (wake && write(m->fd, &one, sizeof(one)) < 0 && errno == EINTR)
+		;
 	pthread_mutex_unlock(&m->lock);
 }
 

@@ -14,13 +14,17 @@
 #include "ipc/fdpass.h"
 #include "ipc/ring.h"
 
-static_assert((int)SINK_FINISH_CANCELLED == KVD_FINISH_CANCELLED && (int)SINK_FINISH_STOP == KVD_FINISH_STOP &&
-	      (int)SINK_FINISH_STOP_STRING == KVD_FINISH_STOP_STRING &&
-	      (int)SINK_FINISH_LENGTH == KVD_FINISH_LENGTH, "the protocol's numbers");
+static_assert((int)SINK_FINISH_CANCELLED == KVD_FINISH_CANCELLED &&
+		      (int)SINK_FINISH_STOP == KVD_FINISH_STOP &&
+		      (int)SINK_FINISH_STOP_STRING == KVD_FINISH_STOP_STRING &&
+		      (int)SINK_FINISH_LENGTH == KVD_FINISH_LENGTH,
+	      "the protocol's numbers");
 static_assert((int)SINK_ERROR_QUOTA == KVD_CODE_QUOTA && (int)SINK_ERROR_BUSY == KVD_CODE_BUSY &&
-	      (int)SINK_ERROR_CONTEXT_LENGTH == KVD_CODE_CONTEXT_LENGTH &&
-	      (int)SINK_ERROR_NO_MEMORY == KVD_CODE_NO_MEMORY && (int)SINK_ERROR_SHUTDOWN == KVD_CODE_SHUTDOWN &&
-	      (int)SINK_ERROR_INTERNAL == KVD_CODE_INTERNAL, "the protocol's numbers");
+		      (int)SINK_ERROR_CONTEXT_LENGTH == KVD_CODE_CONTEXT_LENGTH &&
+		      (int)SINK_ERROR_NO_MEMORY == KVD_CODE_NO_MEMORY &&
+		      (int)SINK_ERROR_SHUTDOWN == KVD_CODE_SHUTDOWN &&
+		      (int)SINK_ERROR_INTERNAL == KVD_CODE_INTERNAL,
+	      "the protocol's numbers");
 
 /*
  * FREE -> LIVE -> ENDED -> FREE.  ENDED: its last record is written, so the
@@ -166,7 +170,8 @@ static void put(struct ring_writer *w, uint64_t request, const struct sink_event
 	}
 }
 
-static int write_batch(struct ring_writer *w, uint64_t request, const struct sink_event *events, size_t n, bool final)
+static int write_batch(struct ring_writer *w, uint64_t request, const struct sink_event *events, size_t n,
+		       bool final)
 {
 	ring_begin(w, final);
 	for (size_t i = 0; i < n; i++)
@@ -175,7 +180,8 @@ static int write_batch(struct ring_writer *w, uint64_t request, const struct sin
 }
 
 /* A batch was written. */
-static void written(struct ring_sink *s, uint64_t request, const struct sink_event *events, size_t n, bool final)
+static void written(struct ring_sink *s, uint64_t request, const struct sink_event *events, size_t n,
+		    bool final)
 {
 	struct entry *entry = final ? find(s, request, ENTRY_LIVE) : NULL;
 

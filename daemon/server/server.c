@@ -254,9 +254,11 @@ static int open_listener(struct server *s, struct diag *diag)
 	int n = sd_listen_fds(1);
 
 	if (n < 0)
-		return diag_set(diag, n, "socket: cannot take over what the service manager passed: %s", strerror(-n));
+		return diag_set(diag, n, "socket: cannot take over what the service manager passed: %s",
+				strerror(-n));
 	if (n > 1)
-		return diag_set(diag, -EINVAL, "socket: the service manager passed %d sockets, one is wanted", n);
+		return diag_set(diag, -EINVAL, "socket: the service manager passed %d sockets, one is wanted",
+				n);
 	if (n == 1)
 		return listener_adopt(&s->listener, SD_LISTEN_FDS_START, diag);
 	return listener_new(&s->listener, s->config.socket_path, s->config.socket_mode, diag);
@@ -378,7 +380,8 @@ static void wind_down(struct server *s)
 
 int server_run(struct server *s)
 {
-	log_info("kvd " KVD_VERSION " listens on %s, loading %s", listener_path(s->listener), s->config.model_path);
+	log_info("kvd " KVD_VERSION " listens on %s, loading %s", listener_path(s->listener),
+		 s->config.model_path);
 	server_sessions_changed(s);
 	if (event_base_dispatch(s->base) < 0) {
 		log_error("the event loop failed");

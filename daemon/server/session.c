@@ -46,7 +46,8 @@ static void refuse_at_once(struct server *server, int fd, uid_t uid, enum kvd_co
 
 	server_log_refusal(server, uid, why);
 	if (codec_encode_refused(&server->send_buffer, &msg) == 0)
-		(void)fdpass_send(fd, server->send_buffer.data, server->send_buffer.n, NULL, 0, FDPASS_DONTWAIT);
+		(void)fdpass_send(fd, server->send_buffer.data, server->send_buffer.n, NULL, 0,
+				  FDPASS_DONTWAIT);
 	close(fd);
 }
 
@@ -56,7 +57,8 @@ static bool admit(struct server *server, int fd, const struct fdpass_peer *peer,
 	int r;
 
 	if (peer->uid == server->overflow_uid) {
-		refuse_at_once(server, fd, peer->uid, KVD_CODE_PERMISSION, "this user is not known in the daemon's namespace");
+		refuse_at_once(server, fd, peer->uid, KVD_CODE_PERMISSION,
+			       "this user is not known in the daemon's namespace");
 		return false;
 	}
 	if (server->n_sessions >= server->config.max_sessions) {

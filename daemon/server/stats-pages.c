@@ -141,7 +141,9 @@ void stats_page_count(struct stats_page *page, const struct sink_event *event)
 		add(&page->prompt_tokens, event->usage.prompt_tokens);
 		break;
 	case SINK_DONE:
-		add(event->done.reason == SINK_FINISH_CANCELLED ? &page->requests_cancelled : &page->requests_done, 1);
+		add(event->done.reason == SINK_FINISH_CANCELLED ? &page->requests_cancelled
+								: &page->requests_done,
+		    1);
 		break;
 	case SINK_ERROR:
 		add(&page->requests_failed, 1);
@@ -197,7 +199,8 @@ static void add_health(const struct stats_pages *p, const struct stats_health *h
 	s->n_models = health->n_models;
 }
 
-static void write_totals(const struct stats_pages *p, const struct stats_health *health, uint64_t memory_bytes)
+static void write_totals(const struct stats_pages *p, const struct stats_health *health,
+			 uint64_t memory_bytes)
 {
 	const struct engine_stats *e = health->engine;
 	struct kvd_stats s = { .n_sessions = health->n_sessions, .memory_bytes = memory_bytes };

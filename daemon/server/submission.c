@@ -9,7 +9,8 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
-#define EXACT_BYTES (4u << 20)	/* a prompt up to this is always tokenised, so that a refusal has the exact number */
+/* A prompt up to this is always tokenised, so that a refusal has the exact number. */
+#define EXACT_BYTES (4u << 20)
 
 struct submission *submission_new(size_t n_parts)
 {
@@ -73,8 +74,9 @@ static int refuse_errno(struct submission *s, int err, const char *what)
 static int check_model(struct submission *s, const struct model *model)
 {
 	if (s->model && strcmp(s->model, model_info(model)->name) != 0)
-		return refuse(s, KVD_CODE_NO_MODEL, "model", "there is no model \"%s\"; the one here is \"%s\"",
-			      s->model, model_info(model)->name);
+		return refuse(s, KVD_CODE_NO_MODEL, "model",
+			      "there is no model \"%s\"; the one here is \"%s\"", s->model,
+			      model_info(model)->name);
 	return 0;
 }
 
@@ -104,7 +106,8 @@ static int check_length(struct submission *s)
 	return submission_too_long(s->host, total, &s->refusal);
 }
 
-static int check_ids(struct submission *s, const int32_t *ids, size_t n, uint32_t n_vocab, const char *list, size_t part)
+static int check_ids(struct submission *s, const int32_t *ids, size_t n, uint32_t n_vocab, const char *list,
+		     size_t part)
 {
 	char field[KVD_FIELD_MAX + 1];
 
@@ -112,7 +115,8 @@ static int check_ids(struct submission *s, const int32_t *ids, size_t n, uint32_
 		if (ids[i] >= 0 && (uint32_t)ids[i] < n_vocab)
 			continue;
 		snprintf(field, sizeof(field), "%s[%zu]", list, part);
-		return refuse(s, KVD_CODE_BAD_FIELD, field, "token id %d is not within 0..%u", ids[i], n_vocab - 1);
+		return refuse(s, KVD_CODE_BAD_FIELD, field, "token id %d is not within 0..%u", ids[i],
+			      n_vocab - 1);
 	}
 	return 0;
 }
@@ -262,7 +266,8 @@ static void done(struct job *job)
 
 	if (job->dropped && !atomic_load(&s->cancelled)) {
 		if (model_host_state(s->host) == MODEL_HOST_FAILED)
-			refuse(s, KVD_CODE_NO_MODEL, "", "the model cannot be loaded: %s", model_host_error(s->host));
+			refuse(s, KVD_CODE_NO_MODEL, "", "the model cannot be loaded: %s",
+			       model_host_error(s->host));
 		else
 			refuse(s, KVD_CODE_SHUTDOWN, "", "the daemon is stopping");
 	}

@@ -49,6 +49,7 @@ void views_feed_deinit(struct views_feed *f);
  * answer() is called later, or at once with no views while there is no engine;
  * not at all if the server ends first.  0 or -ENOMEM.
  */
-int views_ask(struct views_feed *f, uint64_t session, uint64_t message, void (*answer)(struct views_query *q));
+int views_ask(struct views_feed *f, uint64_t session, uint64_t message,
+	      void (*answer)(struct views_query *q));
 
 #endif

@@ -106,7 +106,7 @@ static unsigned n_running_of(const struct workers *w, uid_t uid)
 	return n;
 }
 
-/* The oldest job of the uid with the fewest running. */
+/* The oldest job of the uid with the fewest running, NULL if none is queued. */
 static struct job *take(struct workers *w)
 {
 	struct job *best = NULL;
@@ -123,7 +123,8 @@ static struct job *take(struct workers *w)
 		if (best_n == 0)
 			break;
 	}
-	unlink_job(w, best);
+	if (best)
+		unlink_job(w, best);
 	return best;
 }
 
@@ -137,11 +138,11 @@ static void *worker_main(void *arg)
 	while (!w->stopping) {
 		struct job *job;
 
-		if (list_empty(&w->queue)) {
+		job = self->running = take(w);
+		if (!job) {
 			pthread_cond_wait(&w->wake, &w->lock);
 			continue;
 		}
-		job = self->running = take(w);
 		pthread_mutex_unlock(&w->lock);
 		job->run(job);
 		pthread_mutex_lock(&w->lock);

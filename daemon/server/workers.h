@@ -24,7 +24,7 @@ struct job {
 	struct mail mail;
 	uid_t uid;
 	bool queued;				/* the pool's */
-	bool dropped;				/* run() was not called: workers_drop() or _stop() came first */
+	bool dropped;				/* run() was not called: dropped or stopped first */
 	void (*run)(struct job *job);		/* on a worker */
 	void (*done)(struct job *job);		/* then on the loop thread; may free the job */
 };

@@ -89,7 +89,8 @@ static void test_defaults(void **state)
 	unsetenv("KVD_SOCKET");
 	setenv("XDG_RUNTIME_DIR", "/run/user/77", 1);
 	assert_int_equal(parse(&c, ARGS("--model", "m.gguf"), &diag), 0);
-	assert_string_equal(c.server.socket_path, geteuid() == 0 ? "/run/kvd/kvd.sock" : "/run/user/77/kvd/kvd.sock");
+	assert_string_equal(c.server.socket_path,
+			    geteuid() == 0 ? "/run/kvd/kvd.sock" : "/run/user/77/kvd/kvd.sock");
 	config_deinit(&c);
 	unsetenv("XDG_RUNTIME_DIR");
 	assert_int_equal(parse(&c, ARGS("--model", "m.gguf"), &diag), 0);
@@ -113,8 +114,11 @@ static void test_all_options(void **state)
 	assert_int_equal(c.server.n_threads, 2);
 	assert_string_equal(c.server.cpu_level, "c");
 	config_deinit(&c);
-	assert_int_equal(parse(&c, ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
-					"--prefill-quantum", "7", "--device", "auto", "--ctx", "auto"), &diag), 0);
+	assert_int_equal(parse(&c,
+			       ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
+				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto"),
+			       &diag),
+			 0);
 	assert_true(c.server.no_cache);
 	assert_int_equal(c.server.idle_exit_s, 30);
 	assert_int_equal(c.server.prefill_quantum, 7);
@@ -173,7 +177,8 @@ static void test_refusals(void **state)
 	refused(ARGS("--model", "m", "extra"), "extra");
 	/* What the design has for later is unknown now, not ignored. */
 	static const char *const later[] = {
-		"--http", "--disk", "--state-dir", "--host-memory", "--gpu-layers", "--http-keys", "--synthetic",
+		"--http", "--disk", "--state-dir", "--host-memory", "--gpu-layers", "--http-keys",
+		"--synthetic",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(later); i++)
 		refused(ARGS("--model", "m", later[i], "x"), later[i]);
@@ -273,8 +278,10 @@ static void test_print_reads_back(void **state)
 {
 	const char *const *sets[] = {
 		ARGS("--model", "m", "--socket", "/s"),
-		ARGS("--model", "m", "--kv-memory", "2097153", "--no-cache", "--socket-mode", "0600", "--cpu-level", "c"),
-		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32", "--threads", "1"),
+		ARGS("--model", "m", "--kv-memory", "2097153", "--no-cache", "--socket-mode", "0600",
+		     "--cpu-level", "c"),
+		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32",
+		     "--threads", "1"),
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {

@@ -52,8 +52,8 @@ static int set_up(void **state)
 
 	n_broken = 0;
 	base = event_base_new();
-	if (mailbox_new(&box, base) || accounts_new(&accounts, &limits) || stats_pages_new(&pages, accounts, 0) ||
-	    stats_pages_get(pages, UID, &page) ||
+	if (mailbox_new(&box, base) || accounts_new(&accounts, &limits) ||
+	    stats_pages_new(&pages, accounts, 0) || stats_pages_get(pages, UID, &page) ||
 	    socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds))
 		return -1;
 	config.mailbox = box;
@@ -139,7 +139,9 @@ static struct ring_record next_record(void)
 
 static void test_every_event(void **state)
 {
-	const struct sink_alternative tops[] = { { 7, -0.5f, (const uint8_t *)"seven", 5 }, { 8, -2.5f, NULL, 0 } };
+	const struct sink_alternative tops[] = {
+		{ 7, -0.5f, (const uint8_t *)"seven", 5 }, { 8, -2.5f, NULL, 0 },
+	};
 	const struct sink_event events[] = {
 		{ .type = SINK_PROGRESS, .progress = { 2, 5 } },
 		{ .type = SINK_PROMPT, .prompt = { 11, -1.5f, 4, (const uint8_t *)"p", 1 } },

@@ -51,7 +51,7 @@ static void test_mailbox(void **state)
 
 	for (unsigned p = 0; p < N_POSTERS; p++) {
 		for (unsigned i = 0; i < N_MAILS; i++)
-			mails[p][i] = (struct numbered){ .mail.deliver = deliver_numbered, .poster = p, .number = i };
+			mails[p][i] = (struct numbered){ { .deliver = deliver_numbered }, p, i };
 		pthread_create(&threads[p], NULL, post_all, mails[p]);
 	}
 	/* Ends only when the last one has come. */
@@ -110,7 +110,9 @@ static void test_jobs_wait_for_the_start(void **state)
 	struct counted jobs[3] = { counted_of(1), counted_of(2), counted_of(3) }, extra = counted_of(4);
 	struct workers *w;
 
-	n_done = n_run = n_started = 0;
+	n_done = 0;
+	n_run = 0;
+	n_started = 0;
 	assert_int_equal(workers_new(&w, box, 3), 0);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(workers_submit(w, &jobs[i].job), 0);
@@ -131,7 +133,9 @@ static void test_drop(void **state)
 	struct counted a = counted_of(1), b = counted_of(1);
 	struct workers *w;
 
-	n_done = n_run = n_started = 0;
+	n_done = 0;
+	n_run = 0;
+	n_started = 0;
 	assert_int_equal(workers_new(&w, box, 8), 0);
 	assert_int_equal(workers_submit(w, &a.job), 0);
 	assert_int_equal(workers_submit(w, &b.job), 0);
@@ -155,7 +159,9 @@ static void test_stop_drops_the_rest(void **state)
 	struct workers *w;
 	unsigned n_dropped = 0;
 
-	n_done = n_run = n_started = 0;
+	n_done = 0;
+	n_run = 0;
+	n_started = 0;
 	assert_int_equal(workers_new(&w, box, 64), 0);
 	for (unsigned i = 0; i < 20; i++) {
 		jobs[i] = counted_of(i);
@@ -178,7 +184,9 @@ static void test_fair_between_uids(void **state)
 	struct counted heap[50], other = counted_of(2);
 	struct workers *w;
 
-	n_done = n_run = n_started = 0;
+	n_done = 0;
+	n_run = 0;
+	n_started = 0;
 	assert_int_equal(workers_new(&w, box, 64), 0);
 	for (unsigned i = 0; i < 50; i++) {
 		heap[i] = counted_of(1);
