@@ -21,7 +21,8 @@ static uint64_t pair_key(int32_t left, int32_t right)
 
 static struct bpe_slot *find_slot(const struct bpe *b, int32_t left, int32_t right)
 {
-	for (uint32_t i = (uint32_t)hash_u64(&b->key, pair_key(left, right)) & b->mask;; i = (i + 1) & b->mask) {
+	for (uint32_t i = (uint32_t)hash_u64(&b->key, pair_key(left, right)) & b->mask;;
+	     i = (i + 1) & b->mask) {
 		struct bpe_slot *s = &b->slots[i];
 
 		if (s->left < 0 || (s->left == left && s->right == right))
@@ -90,15 +91,16 @@ static int add_merges(struct bpe *b, const struct vocab *v, const struct gguf_st
 	return r;
 }
 
-int bpe_init(struct bpe *b, const struct vocab *v, const struct gguf_string *merges, size_t n, bool whole_words,
-	     struct diag *diag)
+int bpe_init(struct bpe *b, const struct vocab *v, const struct gguf_string *merges, size_t n,
+	     bool whole_words, struct diag *diag)
 {
 	struct bpe made = { .whole_words = whole_words };
 	uint32_t n_slots = 16;
 	int r;
 
 	if (n > BPE_MAX_MERGES)
-		return diag_set(diag, -EINVAL, "tokenizer.ggml.merges: %zu merges, expected at most %u", n, BPE_MAX_MERGES);
+		return diag_set(diag, -EINVAL, "tokenizer.ggml.merges: %zu merges, expected at most %u", n,
+				BPE_MAX_MERGES);
 	while (n_slots < 2 * n)
 		n_slots *= 2;
 	made.mask = n_slots - 1;
@@ -234,7 +236,8 @@ static void merge_all(const struct bpe *b, struct bpe_work *w, size_t n_symbols)
 }
 
 /* *id = -1 if the word is no token.  0 or -ENOMEM. */
-static int find_whole_word(const struct vocab *v, const uint8_t *word, size_t n, struct bpe_work *w, int32_t *id)
+static int find_whole_word(const struct vocab *v, const uint8_t *word, size_t n, struct bpe_work *w,
+			   int32_t *id)
 {
 	*id = -1;
 	if (n > v->longest)
@@ -273,7 +276,8 @@ int bpe_encode(const struct bpe *b, const struct vocab *v, const uint8_t *word, 
 
 		if (id < 0)
 			continue;
-		w->symbols[n_symbols] = (struct bpe_symbol){ .id = id, .previous = n_symbols - 1, .next = n_symbols + 1 };
+		w->symbols[n_symbols] =
+			(struct bpe_symbol){ .id = id, .previous = n_symbols - 1, .next = n_symbols + 1 };
 		n_symbols++;
 	}
 	if (n_symbols == 0)

@@ -49,8 +49,8 @@ struct bpe {
  * Of two merges of the same pair the later counts.
  * 0, -ENOMEM, -EINVAL with diag naming the merge.
  */
-int bpe_init(struct bpe *b, const struct vocab *v, const struct gguf_string *merges, size_t n, bool whole_words,
-	     struct diag *diag);
+int bpe_init(struct bpe *b, const struct vocab *v, const struct gguf_string *merges, size_t n,
+	     bool whole_words, struct diag *diag);
 void bpe_deinit(struct bpe *b);
 
 /* Memory that words share, for one thread at a time. */

@@ -301,7 +301,8 @@ const char *chat_template_name(const struct chat_template *c)
 }
 
 /* Role, line end and text go together: a word may reach across. */
-static int render_text(const struct tokenizer *t, const char *role, const char *text, size_t n, struct token_list *out)
+static int render_text(const struct tokenizer *t, const char *role, const char *text, size_t n,
+		       struct token_list *out)
 {
 	size_t n_role = strlen(role);
 	_cleanup_(freep) char *joined = NULL;
@@ -330,8 +331,8 @@ static int render_ids(const struct chat_template *c, const struct tokenizer *t, 
 	return r;
 }
 
-static int render_message(const struct chat_template *c, const struct tokenizer *t, const struct chat_message *m,
-			  struct token_list *out)
+static int render_message(const struct chat_template *c, const struct tokenizer *t,
+			  const struct chat_message *m, struct token_list *out)
 {
 	bool ended = false;
 	int r = token_list_push(out, c->im_start);
@@ -343,8 +344,8 @@ static int render_message(const struct chat_template *c, const struct tokenizer 
 	return r ? r : tokenizer_encode(t, "\n", 1, 0, out);
 }
 
-static int render_all(const struct chat_template *c, const struct tokenizer *t, const struct chat_message *messages,
-		      size_t n, struct token_list *out)
+static int render_all(const struct chat_template *c, const struct tokenizer *t,
+		      const struct chat_message *messages, size_t n, struct token_list *out)
 {
 	struct chat_message system = { .role = "system", .text = c->system, .n = c->n_system };
 	int r = 0;
@@ -368,7 +369,8 @@ static bool is_role(const char *role)
 	return false;
 }
 
-static int check_messages(const struct tokenizer *t, const struct chat_message *messages, size_t n, struct diag *diag)
+static int check_messages(const struct tokenizer *t, const struct chat_message *messages, size_t n,
+			  struct diag *diag)
 {
 	if (n == 0)
 		return diag_set(diag, -EINVAL, "messages: empty");
@@ -377,8 +379,9 @@ static int check_messages(const struct tokenizer *t, const struct chat_message *
 
 		if (!is_role(m->role))
 			return diag_set(diag, -EINVAL,
-					"messages[%zu].role: unknown role \"%.64s\"; known are system, user and assistant", i,
-					m->role);
+					"messages[%zu].role: unknown role \"%.64s\"; known are system, user "
+					"and assistant",
+					i, m->role);
 		if (!m->ids && m->n > TOKENIZER_MAX_TEXT)
 			return diag_set(diag, -EINVAL, "messages[%zu].content: too long", i);
 		for (size_t k = 0; m->ids && k < m->n; k++)

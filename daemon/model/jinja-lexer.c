@@ -11,8 +11,9 @@
 static const char *const tag_names[JINJA_N_TAGS] = { "if", "elif", "else", "endif", "for", "endfor", "set" };
 
 /* Longer ones first. */
-static const char *const operators[] = { "//", "**", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "<", ">",
-					 "=", ".", ":", "|", ",", ";", "(", ")", "[", "]", "{", "}" };
+static const char *const operators[] = { "//", "**", "==", "!=", "<=", ">=", "+", "-", "*",
+					 "/",  "%",  "~",  "<",  ">",  "=",  ".", ":", "|",
+					 ",",  ";",  "(",  ")",  "[",  "]",  "{", "}" };
 
 struct lexer {
 	struct jinja_source *out;
@@ -45,7 +46,8 @@ static bool is_space(char c)
 
 static bool is_name(char c, bool first)
 {
-	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || (!first && c >= '0' && c <= '9');
+	return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
+	       (!first && c >= '0' && c <= '9');
 }
 
 static bool starts_with(const struct lexer *l, const char *s)
@@ -168,7 +170,9 @@ static int take_word(struct lexer *l)
 static int take_operator(struct lexer *l, int *depth)
 {
 	for (size_t i = 0; i < ARRAY_SIZE(operators); i++) {
-		struct jinja_token token = { .kind = JINJA_OPERATOR, .text = operators[i], .n = strlen(operators[i]) };
+		struct jinja_token token = { .kind = JINJA_OPERATOR,
+					     .text = operators[i],
+					     .n = strlen(operators[i]) };
 
 		if (!starts_with(l, operators[i]))
 			continue;
@@ -195,7 +199,8 @@ static int take_expression(struct lexer *l, bool output)
 		if (l->p == l->end)
 			return JINJA_E_UNSUPPORTED;
 		if (depth == 0 && take_close(l, close, output))
-			return push(l, (struct jinja_token){ .kind = output ? JINJA_OUTPUT_END : JINJA_TAG_END });
+			return push(
+				l, (struct jinja_token){ .kind = output ? JINJA_OUTPUT_END : JINJA_TAG_END });
 		if (*l->p == '\'' || *l->p == '"')
 			r = take_string(l);
 		else if (is_name(*l->p, false))
@@ -217,7 +222,8 @@ static int take_keyword(struct lexer *l)
 	while (l->p < l->end && is_name(*l->p, false))
 		l->p++;
 	for (int i = 0; i < JINJA_N_TAGS; i++)
-		if (strlen(tag_names[i]) == (size_t)(l->p - word) && memcmp(tag_names[i], word, (size_t)(l->p - word)) == 0) {
+		if (strlen(tag_names[i]) == (size_t)(l->p - word) &&
+		    memcmp(tag_names[i], word, (size_t)(l->p - word)) == 0) {
 			token.tag = (enum jinja_tag)i;
 			return push(l, token);
 		}
@@ -272,7 +278,8 @@ static int link_tags(struct jinja_source *s)
 	size_t depth = 0;
 
 	for (uint32_t i = 0; i < s->n; i++) {
-		struct jinja_token *token = &s->tokens[i], *before = depth ? &s->tokens[open[depth - 1]] : NULL;
+		struct jinja_token *token = &s->tokens[i],
+				   *before = depth ? &s->tokens[open[depth - 1]] : NULL;
 
 		if (token->kind != JINJA_TAG || token->tag == JINJA_SET)
 			continue;

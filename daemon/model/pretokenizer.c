@@ -25,7 +25,8 @@
 
 #define MAX_STAGES 4
 
-#define SPACE_EXCEPT_CR_LF "\\t\\x0b\\x0c \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE_EXCEPT_CR_LF \
+	"\\t\\x0b\\x0c \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define SPACE SPACE_EXCEPT_CR_LF "\\r\\n"
 
 /*
@@ -56,7 +57,8 @@
 #define TRAILING_SPACE "[" SPACE "]+(?![^" SPACE "])|[" SPACE "]++"
 
 #define GPT2 \
-	"'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]++| ?[" NUMBER "]++| ?[^" SPACE LETTER NUMBER "]++|" TRAILING_SPACE
+	"'s|'t|'re|'ve|'m|'ll|'d| ?[" LETTER "]++| ?[" NUMBER "]++" \
+	"| ?[^" SPACE LETTER NUMBER "]++|" TRAILING_SPACE
 
 #define LLAMA3(NUMBERS) \
 	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n" LETTER NUMBER "]?[" LETTER "]++|[" NUMBER "]" NUMBERS \
@@ -71,7 +73,8 @@ static const struct kind {
 	{ "gpt-2", false, false, { GPT2 } },
 	{ "llama-bpe", true, true, { LLAMA3("{1,3}+") } },
 	{ "qwen2", false, false, { LLAMA3("") } },
-	{ "default", false, false, { "[" PUNCTUATION "$+<=>^~|]++", GPT2, "[" NUMBER "]++", "[0-9][0-9][0-9]" } },
+	{ "default", false, false,
+	  { "[" PUNCTUATION "$+<=>^~|]++", GPT2, "[" NUMBER "]++", "[0-9][0-9][0-9]" } },
 };
 
 struct pretokenizer {
@@ -92,13 +95,14 @@ static int compile(pcre2_code **out, const char *pattern, struct diag *diag)
 {
 	int error;
 	size_t at;
-	pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at,
-					 NULL);
+	pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+					 &error, &at, NULL);
 
 	if (!code) {
 		if (error == PCRE2_ERROR_HEAP_FAILED)
 			return -ENOMEM;
-		return diag_set(diag, -EINVAL, "this PCRE2 does not know the pre-tokenizer's pattern (error %d at %zu)",
+		return diag_set(diag, -EINVAL,
+				"this PCRE2 does not know the pre-tokenizer's pattern (error %d at %zu)",
 				error, at);
 	}
 	/* Without executable memory (a hardened service) the interpreter does. */
@@ -114,10 +118,11 @@ int pretokenizer_new(struct pretokenizer **out, const char *name, size_t n_name,
 	int r;
 
 	if (!kind)
-		return diag_set(diag, -EINVAL,
-				"tokenizer.ggml.pre: unknown pre-tokenizer \"%.*s\"; known are smollm, gpt-2, llama-bpe, "
-				"qwen2 and default",
-				(int)(n_name < 64 ? n_name : 64), name);
+		return diag_set(
+			diag, -EINVAL,
+			"tokenizer.ggml.pre: unknown pre-tokenizer \"%.*s\"; known are smollm, gpt-2, "
+			"llama-bpe, qwen2 and default",
+			(int)(n_name < 64 ? n_name : 64), name);
 	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
@@ -224,7 +229,8 @@ int pretokenizer_split(const struct pretokenizer *p, const uint8_t *text, size_t
 	s.match = pcre2_match_data_create(1, NULL);
 	if (s.limits && s.match) {
 		pcre2_set_match_limit(s.limits, limit < UINT32_MAX ? (uint32_t)limit : UINT32_MAX);
-		pcre2_set_heap_limit(s.limits, 1u << 16);	/* kiB; a match needs a few frames of some hundred bytes */
+		/* In kiB; a match needs a few frames of some hundred bytes. */
+		pcre2_set_heap_limit(s.limits, 1u << 16);
 		r = run_stage(&s, 0, text, n);
 	} else {
 		r = -ENOMEM;

@@ -30,7 +30,8 @@ static int compare_entries(const void *a, const void *b)
 }
 
 /* Sets *entries and *n; *n_bytes is the sum of their lengths. */
-static int collect(const struct vocab *v, struct entry **entries, uint32_t *n, size_t *n_bytes, struct diag *diag)
+static int collect(const struct vocab *v, struct entry **entries, uint32_t *n, size_t *n_bytes,
+		   struct diag *diag)
 {
 	_cleanup_(freep) struct entry *found = calloc(v->n, sizeof(*found));
 	uint32_t n_found = 0;
@@ -44,10 +45,12 @@ static int collect(const struct vocab *v, struct entry **entries, uint32_t *n, s
 		if ((!t->control && t->type != TOKEN_USER_DEFINED) || t->n_text == 0)
 			continue;
 		if (t->n_text > SPECIAL_MAX_LENGTH)
-			return diag_set(diag, -EINVAL,
-					"tokenizer.ggml.tokens: special token %u has %u bytes, expected at most %u", id,
-					t->n_text, SPECIAL_MAX_LENGTH);
-		found[n_found++] = (struct entry){ vocab_text(v, (int32_t)id), t->n_text, (int32_t)id, t->control };
+			return diag_set(
+				diag, -EINVAL,
+				"tokenizer.ggml.tokens: special token %u has %u bytes, expected at most %u",
+				id, t->n_text, SPECIAL_MAX_LENGTH);
+		found[n_found++] =
+			(struct entry){ vocab_text(v, (int32_t)id), t->n_text, (int32_t)id, t->control };
 		sum += t->n_text;
 	}
 	qsort(found, n_found, sizeof(*found), compare_entries);
@@ -139,7 +142,8 @@ static uint32_t find_child(const struct special_tokens *s, uint32_t node, uint8_
 }
 
 /* The longest token that begins at text; 0 if there is none. */
-static size_t match_at(const struct special_tokens *s, const uint8_t *text, size_t n, bool control, int32_t *id)
+static size_t match_at(const struct special_tokens *s, const uint8_t *text, size_t n, bool control,
+		       int32_t *id)
 {
 	uint32_t node = s->first[text[0]];
 	size_t best = 0;
@@ -156,8 +160,8 @@ static size_t match_at(const struct special_tokens *s, const uint8_t *text, size
 	return best;
 }
 
-int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text, size_t n, size_t from, bool control,
-			    size_t *at, size_t *len)
+int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text, size_t n, size_t from,
+			    bool control, size_t *at, size_t *len)
 {
 	for (size_t i = from; i < n; i++) {
 		int32_t id;

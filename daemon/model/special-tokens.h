@@ -51,7 +51,7 @@ void special_tokens_deinit(struct special_tokens *s);
  * Finds the first token in text[from..n).  Returns its id and sets *at and *len,
  * or -1.  Control tokens count only with control.
  */
-int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text, size_t n, size_t from, bool control,
-			    size_t *at, size_t *len);
+int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text, size_t n, size_t from,
+			    bool control, size_t *at, size_t *len);
 
 #endif

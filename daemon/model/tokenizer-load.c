@@ -11,8 +11,8 @@
 #define FIELD(name) "tokenizer.ggml." name
 
 /* The elements of an array of strings; they stay the file's. */
-static int load_strings(const struct gguf *g, const char *key, size_t max, struct gguf_string **out, size_t *n,
-			struct diag *diag)
+static int load_strings(const struct gguf *g, const char *key, size_t max, struct gguf_string **out,
+			size_t *n, struct diag *diag)
 {
 	struct gguf_array a;
 	struct gguf_string *strings;
@@ -24,7 +24,8 @@ static int load_strings(const struct gguf *g, const char *key, size_t max, struc
 	if (r < 0)
 		return r;
 	if (a.n > max)
-		return diag_set(diag, -EINVAL, "%s: %llu entries, expected at most %zu", key, (unsigned long long)a.n, max);
+		return diag_set(diag, -EINVAL, "%s: %llu entries, expected at most %zu", key,
+				(unsigned long long)a.n, max);
 	strings = calloc((size_t)a.n + 1, sizeof(*strings));
 	if (!strings)
 		return -ENOMEM;
@@ -37,7 +38,8 @@ static int load_strings(const struct gguf *g, const char *key, size_t max, struc
 
 static int wrong_length(struct diag *diag, const char *key, uint64_t n, size_t expected)
 {
-	return diag_set(diag, -EINVAL, "%s: %llu entries for %zu tokens", key, (unsigned long long)n, expected);
+	return diag_set(diag, -EINVAL, "%s: %llu entries for %zu tokens", key, (unsigned long long)n,
+			expected);
 }
 
 /* *out stays NULL where the file has none. */
@@ -61,7 +63,8 @@ static int load_types(const struct gguf *g, size_t n_tokens, int32_t **out, stru
 		uint64_t type;
 
 		if (!gguf_array_uint(&a, i, &type) || type > TOKEN_BYTE)
-			return diag_set(diag, -EINVAL, FIELD("token_type") ": token %zu has an unknown type", i);
+			return diag_set(diag, -EINVAL, FIELD("token_type") ": token %zu has an unknown type",
+					i);
 		types[i] = (int32_t)type;
 	}
 	*out = steal_ptr(types);

@@ -97,7 +97,8 @@ int tokenizer_new_from(struct tokenizer **out, const struct tokenizer_source *so
 	r = take_roles(t, source, diag);
 	if (r < 0)
 		return r;
-	r = bpe_init(&t->bpe, &t->vocab, source->merges, source->n_merges, pretokenizer_whole_words(t->pre), diag);
+	r = bpe_init(&t->bpe, &t->vocab, source->merges, source->n_merges, pretokenizer_whole_words(t->pre),
+		     diag);
 	if (r < 0)
 		return r;
 	r = special_tokens_init(&t->special, &t->vocab, diag);
@@ -202,7 +203,8 @@ static void remove_double_bos(const struct tokenizer *t, struct token_list *out,
 	out->n--;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags, struct token_list *out)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
+		     struct token_list *out)
 {
 	struct encoding e = { .t = t, .out = out };
 	bool bos = (flags & TOKENIZE_BOS) && t->add_bos && t->bos >= 0;

@@ -47,7 +47,8 @@ void tokenizer_free(struct tokenizer *t);
  * come out, whatever the text says.  0, -ENOMEM, -EINVAL where the text is
  * longer than TOKENIZER_MAX_TEXT; out keeps what it had on failure.
  */
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags, struct token_list *out);
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
+		     struct token_list *out);
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t);
 /* The bytes that a token stands for in text (may be no whole code point).

@@ -13,7 +13,8 @@ static int allocate(struct vocab *v, const struct gguf_string *tokens, size_t n,
 	uint32_t n_slots = 16;
 
 	if (n == 0 || n > VOCAB_MAX_TOKENS)
-		return diag_set(diag, -EINVAL, "tokenizer.ggml.tokens: %zu tokens, expected 1 to %u", n, VOCAB_MAX_TOKENS);
+		return diag_set(diag, -EINVAL, "tokenizer.ggml.tokens: %zu tokens, expected 1 to %u", n,
+				VOCAB_MAX_TOKENS);
 	for (size_t i = 0; i < n; i++)
 		n_bytes += 2 * (uint64_t)tokens[i].n;
 	if (n_bytes > UINT32_MAX)
@@ -80,7 +81,8 @@ static void find_byte_tokens(struct vocab *v)
 	}
 }
 
-int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n, struct diag *diag)
+int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n,
+	       struct diag *diag)
 {
 	struct vocab made = VOCAB_NULL;
 	uint32_t end = 0;
@@ -92,7 +94,8 @@ int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t 
 		uint32_t *slot;
 
 		if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE) {
-			r = diag_set(diag, -EINVAL, "tokenizer.ggml.token_type: token %u has the unknown type %d", id, type);
+			r = diag_set(diag, -EINVAL,
+				     "tokenizer.ggml.token_type: token %u has the unknown type %d", id, type);
 			break;
 		}
 		end = add_token(&made, id, tokens[id], type, end);
@@ -100,8 +103,10 @@ int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t 
 			continue;
 		slot = find_slot(&made, tokens[id].data, tokens[id].n);
 		if (*slot)
-			r = diag_set(diag, -EINVAL, "tokenizer.ggml.tokens: tokens %u and %u are the same, \"%.*s\"",
-				     *slot - 1, id, (int)(tokens[id].n < 80 ? tokens[id].n : 80), tokens[id].data);
+			r = diag_set(diag, -EINVAL,
+				     "tokenizer.ggml.tokens: tokens %u and %u are the same, \"%.*s\"",
+				     *slot - 1, id, (int)(tokens[id].n < 80 ? tokens[id].n : 80),
+				     tokens[id].data);
 		else
 			*slot = id + 1;
 	}

@@ -55,7 +55,8 @@ struct vocab {
  * ones are placeholders that no text leads to.
  * 0, -ENOMEM, -EINVAL with diag naming the field and the token.
  */
-int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n, struct diag *diag);
+int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n,
+	       struct diag *diag);
 void vocab_deinit(struct vocab *v);
 
 /* Treats the token as a control token, whatever its type says. */

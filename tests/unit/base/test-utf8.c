@@ -147,16 +147,17 @@ static void all_up_to_three(void **state)
 
 static void four_at_the_edges(void **state)
 {
-	static const uint8_t edge[] = { 0x00, 0x41, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0x9f, 0xa0, 0xbe, 0xbf, 0xc0, 0xc1,
-					0xc2, 0xdf, 0xe0, 0xe1, 0xec, 0xed, 0xee, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5,
-					0xf8, 0xfc, 0xfe, 0xff };
+	static const uint8_t edge[] = { 0x00, 0x41, 0x7f, 0x80, 0x81, 0x8f, 0x90, 0x9f, 0xa0, 0xbe,
+					0xbf, 0xc0, 0xc1, 0xc2, 0xdf, 0xe0, 0xe1, 0xec, 0xed, 0xee,
+					0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xf8, 0xfc, 0xfe, 0xff };
 	uint8_t p[5];
 
 	for (size_t a = 0; a < ARRAY_SIZE(edge); a++)
 		for (size_t b = 0; b < ARRAY_SIZE(edge); b++)
 			for (size_t c = 0; c < ARRAY_SIZE(edge); c++)
 				for (size_t d = 0; d < ARRAY_SIZE(edge); d++) {
-					memcpy(p, (uint8_t[]){ edge[a], edge[b], edge[c], edge[d], edge[a] }, 5);
+					memcpy(p, (uint8_t[]){ edge[a], edge[b], edge[c], edge[d], edge[a] },
+					       5);
 					for (size_t n = 1; n <= 4; n++)
 						check(p, n);
 					check_whole(p, 4);
@@ -218,7 +219,8 @@ static void maximal_subparts(void **state)
 
 static void long_texts(void **state)
 {
-	static const char text[] = "plain ASCII of some length, gr\xc3\xbc\xc3\x9f dich \xf0\x9f\x91\x8b\xf0\x9f\x8f\xbd!";
+	static const char text[] =
+		"plain ASCII of some length, gr\xc3\xbc\xc3\x9f dich \xf0\x9f\x91\x8b\xf0\x9f\x8f\xbd!";
 	const uint8_t *p = (const uint8_t *)text;
 	size_t n = sizeof(text) - 1;
 

@@ -27,7 +27,8 @@
 #define MAX_TEMPLATES 64
 
 static const char PLAIN[] =
-	"{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+	"{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+	"{% endfor %}"
 	"{{ '<|im_start|>assistant\\n' }}";
 
 struct conversation {
@@ -191,19 +192,20 @@ static char *text_of(const struct tokenizer *t, const struct token_list *l, size
 	return text;
 }
 
-static void check_rendered(const struct template_case *c, const struct conversation *conversation, const char *want,
-			   size_t n_want)
+static void check_rendered(const struct template_case *c, const struct conversation *conversation,
+			   const char *want, size_t n_want)
 {
 	struct token_list l = render(c->c, conversation->messages, conversation->n);
 	bool own_system = strcmp(conversation->messages[0].role, "system") == 0;
-	bool with_default = strstr(c->group, "default") || strstr(c->group, "qwen") || strstr(c->group, "smollm");
+	bool with_default =
+		strstr(c->group, "default") || strstr(c->group, "qwen") || strstr(c->group, "smollm");
 	bool bos = strncmp(c->group, "bos", 3) == 0;
 	size_t n_turns = conversation->n + (with_default && !own_system), n, n_control = 0;
 	char *text = text_of(fixture.t, &l, &n);
 
 	if (n != n_want || memcmp(text, want, n))
-		fail_msg("template %s, conversation %s:\n%.*s\nnot\n%.*s", c->name, conversation->name, (int)n, text,
-			 (int)n_want, want);
+		fail_msg("template %s, conversation %s:\n%.*s\nnot\n%.*s", c->name, conversation->name,
+			 (int)n, text, (int)n_want, want);
 	for (size_t i = 0; i < l.n; i++)
 		n_control += tokenizer_is_control(fixture.t, l.ids[i]);
 	assert_int_equal(n_control, 2 * n_turns + 1 + bos);
@@ -272,7 +274,8 @@ static void ids_of_the_model(void **state)
 			continue;
 		conversation = find_conversation(oracle_word(&o));
 		want = oracle_numbers(&o, &n);
-		assert_int_equal(chat_template_render(c, t, conversation->messages, conversation->n, &l, NULL), 0);
+		assert_int_equal(
+			chat_template_render(c, t, conversation->messages, conversation->n, &l, NULL), 0);
 		if (l.n != n || memcmp(l.ids, want, n * sizeof(*want)))
 			fail_msg("conversation %s has other ids", conversation->name);
 		free(l.ids);
@@ -434,7 +437,8 @@ static void hostile_templates(void **state)
 		{ "{% if ", "(((((((((((((((((((((((((((((((((((((((((((((((((((1", "%}", 1 },
 		{ "{{ not not not not not not ", "x }}", "", 400 },
 		{ "{% set x = 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' %}", "", "", 900 },
-		{ "{% set x = 'a' %}{% for m in messages %}", "{% set x = x + x + x + x %}", "{% endfor %}", 20 },
+		{ "{% set x = 'a' %}{% for m in messages %}", "{% set x = x + x + x + x %}", "{% endfor %}",
+		  20 },
 		{ "{{ ''[", "0", "] }}", 200 },
 		{ "{{ messages[0]", "", "[0] }}", 1 },
 		{ "{{ loop.first }}", "", "", 1 },

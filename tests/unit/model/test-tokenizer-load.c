@@ -83,7 +83,8 @@ static void add_strings(struct writer *w, const char *key, const struct gguf_str
 }
 
 /* n four-byte elements, all alike but the last. */
-static void add_numbers(struct writer *w, const char *key, enum gguf_type type, size_t n, int32_t value, int32_t last)
+static void add_numbers(struct writer *w, const char *key, enum gguf_type type, size_t n, int32_t value,
+			int32_t last)
 {
 	put_key(w, key, GGUF_ARRAY);
 	put_u32(w, type);
@@ -221,10 +222,10 @@ static void check_refused(enum field without, const struct writer *other, const 
 
 static void refused_fields(void **state)
 {
-	static const char model[] = "tokenizer.ggml.model", pre[] = "tokenizer.ggml.pre", tokens[] = "tokenizer.ggml.tokens",
-			  types[] = "tokenizer.ggml.token_type", merges[] = "tokenizer.ggml.merges",
-			  bos[] = "tokenizer.ggml.bos_token_id", scores[] = "tokenizer.ggml.scores",
-			  add[] = "tokenizer.ggml.add_bos_token";
+	static const char model[] = "tokenizer.ggml.model", pre[] = "tokenizer.ggml.pre",
+			  tokens[] = "tokenizer.ggml.tokens", types[] = "tokenizer.ggml.token_type",
+			  merges[] = "tokenizer.ggml.merges", bos[] = "tokenizer.ggml.bos_token_id",
+			  scores[] = "tokenizer.ggml.scores", add[] = "tokenizer.ggml.add_bos_token";
 
 	check_refused(MODEL, NULL, model, "missing");
 	check_refused(TOKENS, NULL, tokens, "missing");
@@ -246,7 +247,8 @@ static void refused_fields(void **state)
 	REFUSED(TYPES, types, "", add_numbers(&o, types, GGUF_F32, 259, 1, 1));
 	REFUSED(TYPES, types, "", add_strings(&o, types, v.tokens, 259));
 	REFUSED(MERGES, merges, "", add_numbers(&o, merges, GGUF_I32, 2, 1, 1));
-	REFUSED(MERGES, merges, "no token", add_strings(&o, merges, (struct gguf_string[]){ { "a c", 3 } }, 1));
+	REFUSED(MERGES, merges, "no token",
+		add_strings(&o, merges, (struct gguf_string[]){ { "a c", 3 } }, 1));
 	REFUSED(BOS, bos, "", add_u32(&o, bos, 259));
 	REFUSED(BOS, bos, "", add_u32(&o, bos, UINT32_MAX));
 	REFUSED(BOS, bos, "", add_string(&o, bos, "1"));
@@ -282,7 +284,8 @@ static int teardown_model(void **state)
 	return 0;
 }
 
-static void check_ids(const char *name, const char *text, size_t n, unsigned flags, const int32_t *want, size_t n_want)
+static void check_ids(const char *name, const char *text, size_t n, unsigned flags, const int32_t *want,
+		      size_t n_want)
 {
 	struct token_list l = { 0 };
 
@@ -306,7 +309,7 @@ static void recorded_ids(void **state)
 	if (!model)
 		skip();
 	oracle_open(&o, "tests/data/tokenizer-oracle.txt");
-	/* Ids of a text without special tokens hold with and without the flag; where there are any, `plain` follows. */
+	/* Ids without control tokens hold with and without the flag; where there are any, `plain` follows. */
 	for (kind = oracle_next(&o); kind; kind = oracle_next(&o)) {
 		if (strcmp(kind, "text") == 0) {
 			snprintf(name, sizeof(name), "%s", oracle_word(&o));
@@ -352,7 +355,8 @@ static void check_bytes(const uint8_t *text, size_t n)
 		n_back += k;
 	}
 	for (size_t i = 0; i < n; i++) {
-		bool has_token = !strchr("\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2", text[i] ? text[i] : 1) && text[i] < 0xf5;
+		bool has_token = !strchr("\x04\x06\x13\x14\x16\x1d\xc0\xc1\xf1\xf2", text[i] ? text[i] : 1) &&
+				 text[i] < 0xf5;
 
 		if (!has_token)
 			continue;
@@ -395,8 +399,10 @@ static void all_byte_values(void **state)
 /* A million bytes of one kind each. */
 static void long_runs(void **state)
 {
-	static const char *const units[] = { "A", "a", " ", "\n", "7", "!", "the", "\xf0\x9f\x91\xa9\xe2\x80\x8d", "a\xcc\x81",
-					     "\xff", "\xe5\x93\x88", "<|", "<|im_end|>", "\r\n" };
+	static const char *const units[] = {
+		"A", "a", " ", "\n", "7", "!", "the", "\xff", "<|", "<|im_end|>", "\r\n",
+		"\xf0\x9f\x91\xa9\xe2\x80\x8d", "a\xcc\x81", "\xe5\x93\x88",
+	};
 	size_t n_max = 1000000;
 	uint8_t *text;
 

@@ -57,7 +57,8 @@ static void check_ids(const struct tokenizer *t, const char *text, unsigned flag
 	free(l.ids);
 }
 
-#define CHECK_IDS(t, text, flags, ...) check_ids(t, text, flags, (const int32_t[]){ __VA_ARGS__ __VA_OPT__(,) - 1 })
+#define CHECK_IDS(t, text, flags, ...) \
+	check_ids(t, text, flags, (const int32_t[]){ __VA_ARGS__ __VA_OPT__(,) - 1 })
 
 /* The bytes of the tokens are the text. */
 static void check_lossless(const struct tokenizer *t, const void *text, size_t n, unsigned flags)
@@ -205,7 +206,9 @@ static uint64_t work_of(const struct bpe *b, const struct vocab *vocab, const ch
 /* 10 kB to 1 MB: work grows by n log n, not faster. */
 static void work_of_long_words(void **state)
 {
-	static const char *const units[] = { "a", "ab", "abc", "aab", "abcd", "aaaaaaab", "d", "abcdabcdabcd" };
+	static const char *const units[] = {
+		"a", "ab", "abc", "aab", "abcd", "aaaaaaab", "d", "abcdabcdabcd"
+	};
 	size_t n_max = 1000000;
 	char *word = malloc(n_max);
 	struct vocab vocab;
@@ -318,9 +321,11 @@ static void special_tokens_by_definition(void **state)
 			for (size_t k = 0; k < n; k++)
 				name[k] = (char)('a' + next_random(&seed) % 3);
 			for (size_t k = 256; k < v.n; k++)
-				known = known || (v.tokens[k].n == n && memcmp(v.tokens[k].data, name, n) == 0);
+				known = known ||
+					(v.tokens[k].n == n && memcmp(v.tokens[k].data, name, n) == 0);
 			if (!known)
-				tiny_add(&v, name, next_random(&seed) % 2 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
+				tiny_add(&v, name,
+					 next_random(&seed) % 2 ? TOKEN_CONTROL : TOKEN_USER_DEFINED);
 		}
 		t = tokenizer_of("gpt-2");
 		for (int k = 0; k < 40; k++) {
@@ -536,7 +541,8 @@ static void ill_formed_text(void **state)
 		size_t n = next_random(&seed) % 64;
 
 		for (size_t i = 0; i < n; i++)
-			text[i] = (uint8_t)(next_random(&seed) % 3 ? next_random(&seed) : 0x80 | next_random(&seed) % 64);
+			text[i] = (uint8_t)(next_random(&seed) % 3 ? next_random(&seed)
+								   : 0x80 | next_random(&seed) % 64);
 		check_lossless(t, text, n, k % 2);
 	}
 	tokenizer_free(t);
@@ -646,7 +652,8 @@ static void refused_tokens(void **state)
 
 static void refused_merges(void **state)
 {
-	static const char *const wrong[] = { "", " ", "a", "ab", " a", "a ", "  ", "a zz", "zz a", "a b c", "a c" };
+	static const char *const wrong[] = { "",   " ",    "a",    "ab",    " a", "a ",
+					     "  ", "a zz", "zz a", "a b c", "a c" };
 
 	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
 		struct tokenizer_source source;
