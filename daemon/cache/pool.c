@@ -134,14 +134,16 @@ static int pool_create_memory(struct pool *p)
 	return p->be->ops->pool_import(p->be, p->fd, bytes, &p->device);
 }
 
-int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t bytes, uint64_t chunk_bytes)
+int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t bytes,
+	     uint64_t chunk_bytes)
 {
 	_cleanup_(pool_freep) struct pool *p = NULL;
 	int r;
 
 	if (!chunk_bytes)
 		chunk_bytes = MAX(MIN(CHUNK_DEFAULT, bytes / 8) / CHUNK_UNIT * CHUNK_UNIT, CHUNK_UNIT);
-	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX || bytes / chunk_bytes >= NO_BLOCK)
+	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX ||
+	    bytes / chunk_bytes >= NO_BLOCK)
 		return -EINVAL;
 	p = calloc(1, sizeof(*p));
 	if (!p)

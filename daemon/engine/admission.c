@@ -72,7 +72,8 @@ static bool yield_to_own(struct engine *e, struct engine_request *r)
 		return true;
 	}
 	if (list_empty(&owner->active))
-		engine_fail(e, r, SINK_ERROR_QUOTA, "the request needs more KV blocks than its user may have");
+		engine_fail(e, r, SINK_ERROR_QUOTA,
+			    "the request needs more KV blocks than its user may have");
 	else
 		scheduler_admit_skip(&e->sched, &r->seq);
 	return false;
@@ -142,7 +143,8 @@ static void provide(struct engine *e, struct sched_seq *seq)
 	if (victim && (victim != seq || !is_only_one(e, seq, quota)))
 		preempt(e, victim);
 	else if (quota)
-		engine_fail(e, r, SINK_ERROR_QUOTA, "the sequence needs more KV blocks than its user may have");
+		engine_fail(e, r, SINK_ERROR_QUOTA,
+			    "the sequence needs more KV blocks than its user may have");
 	else
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "the sequence does not fit the KV memory");
 }

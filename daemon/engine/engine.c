@@ -20,20 +20,22 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 	int err = 0;
 
 	if (r->n_prompt > e->n_ctx_model - 1)
-		return diag_set(diag, ENGINE_E_CONTEXT, "the prompt has %u tokens, the context is %u tokens long",
+		return diag_set(diag, ENGINE_E_CONTEXT, "the prompt has %u tokens, the context %u",
 				r->n_prompt, e->n_ctx_model);
 	if (r->n_prompt > e->n_ctx - 1)
 		return diag_set(diag, ENGINE_E_TOO_BIG, "the prompt has %u tokens, the KV memory holds %u",
 				r->n_prompt, e->n_ctx);
 	for (uint32_t i = 0; i < r->n_prompt; i++)
 		if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= e->n_vocab)
-			return diag_set(diag, -EINVAL, "prompt: token id %d at position %u is not in the vocabulary",
+			return diag_set(diag, -EINVAL,
+					"prompt: token id %d at position %u is not in the vocabulary",
 					r->tokens[i], i);
 	if (charge_init(&r->charge_request, e->accounts, r->uid, ACCOUNT_REQUESTS, 1))
 		return diag_set(diag, ENGINE_E_QUOTA, "too many requests of uid %u", (unsigned)r->uid);
 	if (charge_init(&r->charge_memory, e->accounts, r->uid, ACCOUNT_MEMORY, bytes)) {
 		charge_deinit(&r->charge_request);
-		return diag_set(diag, ENGINE_E_QUOTA, "the prompts of uid %u hold too much memory", (unsigned)r->uid);
+		return diag_set(diag, ENGINE_E_QUOTA, "the prompts of uid %u hold too much memory",
+				(unsigned)r->uid);
 	}
 	r->submit_ns = clock_ns();
 
@@ -51,7 +53,8 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 	if (err) {
 		charge_deinit(&r->charge_request);
 		charge_deinit(&r->charge_memory);
-		return diag_set(diag, err, err == ENGINE_E_BUSY ? "the queue is full" : "the engine is stopping");
+		return diag_set(diag, err,
+				err == ENGINE_E_BUSY ? "the queue is full" : "the engine is stopping");
 	}
 	return 0;
 }
@@ -264,7 +267,10 @@ static bool take_commands(struct engine *e, bool work)
 static bool delay(struct engine *e)
 {
 	uint64_t until = clock_ns() + e->step_delay_ns;
-	struct timespec ts = { .tv_sec = (time_t)(until / 1000000000u), .tv_nsec = (long)(until % 1000000000u) };
+	struct timespec ts = {
+		.tv_sec = (time_t)(until / 1000000000u),
+		.tv_nsec = (long)(until % 1000000000u),
+	};
 	bool stop;
 
 	if (!e->step_delay_ns)
@@ -293,8 +299,11 @@ static void *engine_main(void *arg)
 		publish(e);
 		engine_settle(e);
 	}
-	list_for_each_safe(l, next, &e->requests)
-		engine_fail(e, list_entry(l, struct engine_request, link), SINK_ERROR_SHUTDOWN, "the daemon stops");
+	list_for_each_safe(l, next, &e->requests) {
+		struct engine_request *r = list_entry(l, struct engine_request, link);
+
+		engine_fail(e, r, SINK_ERROR_SHUTDOWN, "the daemon stops");
+	}
 	engine_settle(e);
 	return NULL;
 }
@@ -312,7 +321,8 @@ static int create_cache(struct engine *e, const struct engine_config *config, st
 		return diag_set(diag, -EINVAL, "the model's KV blocks are too large");
 	chunk_bytes = pool_chunk_bytes_for(geometry.block_bytes, config->kv_memory);
 	if (!chunk_bytes || config->kv_memory < chunk_bytes)
-		return diag_set(diag, -EINVAL, "the KV memory of %llu bytes is smaller than one chunk of %llu",
+		return diag_set(diag, -EINVAL,
+				"the KV memory of %llu bytes is smaller than one chunk of %llu",
 				(unsigned long long)config->kv_memory, (unsigned long long)chunk_bytes);
 	err = pool_new(&e->pool, e->be, e->accounts, config->kv_memory, chunk_bytes);
 	if (!err)
@@ -342,7 +352,8 @@ static int create_step(struct engine *e, struct diag *diag)
 	if (!err)
 		err = sampler_new(&e->sampler, e->n_vocab);
 	if (err)
-		return diag_set(diag, err, "no workspace for steps of %u tokens: %s", max_rows, strerror(-err));
+		return diag_set(diag, err, "no workspace for steps of %u tokens: %s", max_rows,
+				strerror(-err));
 	e->row_tokens = calloc(max_rows, sizeof(*e->row_tokens));
 	e->seqs = calloc(max_seqs, sizeof(*e->seqs));
 	e->entries = calloc(max_seqs, sizeof(*e->entries));
@@ -421,7 +432,8 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 				MAX_SEQS_MAX, QUANTUM_MAX);
 	if (config->block_tokens && config->block_tokens != 16 && config->block_tokens != 32 &&
 	    config->block_tokens != 64)
-		return diag_set(diag, -EINVAL, "a block has 16, 32 or 64 tokens, not %u", config->block_tokens);
+		return diag_set(diag, -EINVAL, "a block has 16, 32 or 64 tokens, not %u",
+				config->block_tokens);
 	e = engine_alloc(config);
 	if (!e)
 		return -ENOMEM;

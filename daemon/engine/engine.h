@@ -80,7 +80,10 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 void engine_free(struct engine *e);
 CLEANUP_DEFINE(struct engine, engine_free)
 
-/* Any thread.  0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the caller's). */
+/*
+ * Any thread.  0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the
+ * caller's): -EINVAL for a token id out of range, -ESHUTDOWN.
+ */
 int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag);
 /* Any thread.  An unknown id is harmless: it may just have ended. */
 void engine_cancel(struct engine *e, uint64_t client, uint64_t id);
@@ -98,7 +101,11 @@ struct engine_request_view {
 	uint64_t age_ns;
 };
 
-/* The callback runs on the engine thread between steps. */
+/*
+ * The callback runs on the engine thread between steps, once; with none listed
+ * where memory is short.  engine_ps(): 0, ENGINE_E_BUSY (too many are pending)
+ * or -ESHUTDOWN; then it is not called.
+ */
 typedef void (*engine_ps_fn)(void *arg, const struct engine_request_view *views, size_t n);
 int engine_ps(struct engine *e, engine_ps_fn fn, void *arg);
 

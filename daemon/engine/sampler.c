@@ -175,7 +175,7 @@ static void load_logits(struct sampler *s, const float *logits)
 		s->logits[i] = -INFINITY;
 	for (uint32_t i = 0; i < s->n_padded; i += 4) {
 		f32x4 *v = (f32x4 *)(s->logits + i);
-		*v = select_f32x4(*v == *v, *v, -inf);
+		*v = select_f32x4(*v <= inf, *v, -inf);	/* false for NaN */
 		*v = select_f32x4(*v == inf, max, *v);
 	}
 }
@@ -303,7 +303,8 @@ static void apply_bias(struct sampler *s, const struct sampler_params *p)
 }
 
 /* Each token of the last n is penalised once, however often it occurs. */
-static void apply_penalty(struct sampler *s, const struct sampler_params *p, const int32_t *history, size_t n_history)
+static void apply_penalty(struct sampler *s, const struct sampler_params *p, const int32_t *history,
+			  size_t n_history)
 {
 	size_t n = MIN((size_t)p->repeat_last_n, n_history);
 
@@ -346,7 +347,8 @@ static int32_t draw_any(const struct sampler *s, double total, double u)
  * Cuts the candidates, whose weights add up to total, by top-p and min-p: both
  * leave the first few in order.  Then draws from those.
  */
-static int32_t draw_cut(struct candidate *c, uint32_t n, double total, const struct sampler_params *p, double u)
+static int32_t draw_cut(struct candidate *c, uint32_t n, double total, const struct sampler_params *p,
+			double u)
 {
 	double mass = 0, sum = 0, want, enough = p->top_p < 1 ? (double)p->top_p * total : INFINITY;
 	uint32_t n_kept = 0;
@@ -430,7 +432,8 @@ static uint32_t rank(struct sampler *s, uint32_t n_top, float max, double *log_s
 	for (uint32_t i = 0; i < n; i++) {
 		const struct candidate *c = pop(s->ranked, n - i);
 
-		s->top[i] = (struct sampler_top){ .id = c->id, .logprob = (float)((double)c->logit - *log_sum) };
+		s->top[i].id = c->id;
+		s->top[i].logprob = (float)((double)c->logit - *log_sum);
 	}
 	return n;
 }
@@ -441,6 +444,7 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 {
 	bool plain = !p->n_bias && (p->repeat_penalty == 1.0f || !p->repeat_last_n);
 	struct sampler_result result = { .logprob = NAN, .top = s->top };
+	uint32_t n_top = MIN(p->n_logprobs, (uint32_t)SAMPLER_TOP_MAX);
 	int32_t best = argmax(logits, s->n_vocab);
 	double log_sum = 0;
 
@@ -449,7 +453,7 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 	if (p->temperature > 0 || p->logprobs || !plain)
 		load_logits(s, logits);
 	if (p->logprobs)
-		result.n_top = rank(s, MIN(p->n_logprobs, (uint32_t)SAMPLER_TOP_MAX), clean(logits[best]), &log_sum);
+		result.n_top = rank(s, n_top, clean(logits[best]), &log_sum);
 	if (!plain) {
 		apply_bias(s, p);
 		apply_penalty(s, p, history, n_history);
@@ -457,7 +461,9 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 		if (best < 0)
 			return -EINVAL;
 	}
-	result.id = p->temperature > 0 ? draw(s, p, rng, plain ? clean(logits[best]) : s->logits[best]) : best;
+	result.id = best;
+	if (p->temperature > 0)
+		result.id = draw(s, p, rng, plain ? clean(logits[best]) : s->logits[best]);
 	if (p->logprobs)
 		result.logprob = (float)((double)clean(logits[result.id]) - log_sum);
 	*out = result;

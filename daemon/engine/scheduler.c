@@ -260,6 +260,8 @@ static uint32_t share(struct scheduler *s, uint32_t budget)
 	list_for_each(l, &s->prefill_turns) {
 		struct sched_uid *u = uid_of_prefill(l);
 
+		if (!n_uids)
+			break;
 		if (!uid_demand(u))
 			continue;
 		/* Rounded up: the uids whose turn it is get the odd tokens. */

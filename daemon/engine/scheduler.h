@@ -114,7 +114,8 @@ uint32_t scheduler_plan(struct scheduler *s);
 /* All active sequences, uid by uid; the body must not move any. */
 #define scheduler_for_each_active(seq, s) \
 	for (struct list *uid_ = (s)->prefill_turns.next; uid_ != &(s)->prefill_turns; uid_ = uid_->next) \
-		for (struct sched_seq *seq = scheduler_first_active_(uid_); seq; seq = scheduler_next_active_(seq))
+		for (struct sched_seq *seq = scheduler_first_active_(uid_); seq; \
+		     seq = scheduler_next_active_(seq))
 
 static inline struct sched_seq *scheduler_first_active_(struct list *prefill_link)
 {
@@ -125,7 +126,8 @@ static inline struct sched_seq *scheduler_first_active_(struct list *prefill_lin
 
 static inline struct sched_seq *scheduler_next_active_(struct sched_seq *seq)
 {
-	return seq->link.next == &seq->owner->active ? NULL : list_entry(seq->link.next, struct sched_seq, link);
+	return seq->link.next == &seq->owner->active ? NULL
+						     : list_entry(seq->link.next, struct sched_seq, link);
 }
 
 #endif

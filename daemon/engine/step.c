@@ -77,7 +77,8 @@ static void generate(struct engine *e, struct engine_request *r, const float *lo
 {
 	struct sampler_result token;
 
-	if (sampler_sample(e->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens, &token)) {
+	if (sampler_sample(e->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens,
+			   &token)) {
 		engine_fail(e, r, SINK_ERROR_INTERNAL, "no token can follow: none has a finite logit");
 		return;
 	}

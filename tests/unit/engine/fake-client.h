@@ -155,7 +155,9 @@ static void fake_release(struct sink *sink, uint64_t request)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static const struct sink_ops fake_sink_ops = { .emit = fake_emit, .flush = fake_flush, .release = fake_release };
+static const struct sink_ops fake_sink_ops = {
+	.emit = fake_emit, .flush = fake_flush, .release = fake_release
+};
 
 static struct fake_client *fake_client_new(unsigned random)
 {
@@ -214,7 +216,8 @@ static int fake_submit(struct engine *e, struct fake_client *c, uint64_t client,
 
 	assert_non_null(prompt);
 	memcpy(prompt, r->prompt, r->n_prompt * sizeof(*prompt));
-	assert_int_equal(engine_request_new(&request, client, r->id, r->uid, prompt, r->n_prompt, &r->params, &c->sink), 0);
+	err = engine_request_new(&request, client, r->id, r->uid, prompt, r->n_prompt, &r->params, &c->sink);
+	assert_int_equal(err, 0);
 	err = engine_submit(e, request, &diag);
 	if (err) {
 		assert_true(diag.text[0]);
@@ -281,7 +284,8 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 }
 
 /* A finished request gave exactly what it gives alone. */
-static void fake_check_whole(const struct fake_result *got, const struct fake_request *r, const struct fake_result *want)
+static void fake_check_whole(const struct fake_result *got, const struct fake_request *r,
+			     const struct fake_result *want)
 {
 	assert_int_equal(got->error, 0);
 	assert_int_equal(got->finish, want->finish);
@@ -293,7 +297,8 @@ static void fake_check_whole(const struct fake_result *got, const struct fake_re
 	assert_int_equal(got->n_prompt, r->n_prompt);
 	assert_int_equal(got->n_generated, want->n_tokens);
 	if (r->params.sampling.n_logprobs)
-		assert_in_range(got->n_alternatives, want->n_tokens, want->n_tokens * r->params.sampling.n_logprobs);
+		assert_in_range(got->n_alternatives, want->n_tokens,
+				want->n_tokens * r->params.sampling.n_logprobs);
 }
 
 /* One that was cancelled gave a beginning of it. */

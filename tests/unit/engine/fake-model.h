@@ -34,8 +34,10 @@
 
 /* Pieces that split code points and overlap each other. */
 static const char *const fake_pieces[] = {
-	"<s>", "</s>", "<poison>", "a", "b", "c", "ab", "ba", "aab", "d", "e", "f", " ", "\n",
-	"\xc3", "\xa4", "\xe2\x82", "\xac", "\xf0\x9f", "\x91\xa9", "\xe2\x80\x8d", "\xff", "hello", "\xf0\x9f\x98\x80",
+	"<s>",      "</s>",     "<poison>",     "a",    "b",        "c",
+	"ab",       "ba",       "aab",          "d",    "e",        "f",
+	" ",        "\n",       "\xc3",         "\xa4", "\xe2\x82", "\xac",
+	"\xf0\x9f", "\x91\xa9", "\xe2\x80\x8d", "\xff", "hello",    "\xf0\x9f\x98\x80",
 };
 #define FAKE_N_VOCAB ((uint32_t)ARRAY_SIZE(fake_pieces))
 
@@ -126,10 +128,12 @@ static uint64_t fake_hash(uint64_t previous, int32_t token)
 static void fake_logits(uint64_t hash, int32_t last, float *out)
 {
 	for (uint32_t v = 0; v < FAKE_N_VOCAB; v++)
-		out[v] = last == FAKE_POISON ? NAN : (float)(fake_mix(hash ^ (v + 1) * UINT64_C(0x9e3779b97f4a7c15)) >> 40) * 0x1p-21f;
+		out[v] = (float)(fake_mix(hash ^ (v + 1) * UINT64_C(0x9e3779b97f4a7c15)) >> 40) * 0x1p-21f;
 	out[FAKE_BOS] -= 4;
 	out[FAKE_EOS] -= 2;
 	out[FAKE_POISON] = -INFINITY;
+	for (uint32_t v = 0; last == FAKE_POISON && v < FAKE_N_VOCAB; v++)
+		out[v] = NAN;
 }
 
 /* --- the backend --- */
@@ -158,7 +162,8 @@ static void fake_pool_free(struct kb_backend *be, struct kb_pool *pool)
 	free(pool);
 }
 
-static int fake_workspace_new(struct kb_backend *be, const struct kb_workspace_desc *desc, struct kb_workspace **out)
+static int fake_workspace_new(struct kb_backend *be, const struct kb_workspace_desc *desc,
+			      struct kb_workspace **out)
 {
 	struct kb_workspace *ws = calloc(1, sizeof(*ws));
 
@@ -317,7 +322,8 @@ uint32_t model_n_ctx(const struct model *m)
 	return m->n_ctx;
 }
 
-void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens, struct kb_geometry *out)
+void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens,
+		    struct kb_geometry *out)
 {
 	(void)m;
 	*out = (struct kb_geometry){

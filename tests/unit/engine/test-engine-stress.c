@@ -47,7 +47,8 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 {
 	struct sampler_params *p = &r->params.sampling;
 
-	*r = (struct fake_request){ .id = i, .uid = client % N_UIDS, .n_prompt = pick(w, 3) ? pick(w, 30) + 1 : pick(w, 94) + 1 };
+	*r = (struct fake_request){ .id = i, .uid = client % N_UIDS };
+	r->n_prompt = pick(w, pick(w, 3) ? 30 : 94) + 1;
 	for (size_t t = 0; t < r->n_prompt; t++)
 		r->prompt[t] = (int32_t)(3 + pick(w, FAKE_N_VOCAB - 3));
 	r->params.max_tokens = pick(w, 10) ? pick(w, 70) : UINT32_MAX;
@@ -58,9 +59,15 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 	r->stop[0] = pick(w, 2) ? "abab" : "\xe2\x82\xac";
 	r->stop[1] = pick(w, 2) ? "hello\n" : "ba";
 	*p = (struct sampler_params){
-		.temperature = pick(w, 4) ? 1 : 0, .top_k = pick(w, 2) ? 0 : 8, .top_p = 0.95f, .min_p = 0.01f,
-		.repeat_penalty = pick(w, 2) ? 1 : 1.1f, .repeat_last_n = 32, .seed = client * 1000 + i,
-		.logprobs = (int)pick(w, 2), .n_logprobs = pick(w, 4),
+		.temperature = pick(w, 4) ? 1 : 0,
+		.top_k = pick(w, 2) ? 0 : 8,
+		.top_p = 0.95f,
+		.min_p = 0.01f,
+		.repeat_penalty = pick(w, 2) ? 1 : 1.1f,
+		.repeat_last_n = 32,
+		.seed = client * 1000 + i,
+		.logprobs = (int)pick(w, 2),
+		.n_logprobs = pick(w, 4),
 	};
 	if (!p->logprobs)
 		p->n_logprobs = 0;
@@ -228,7 +235,8 @@ static void test_everything(void **state)
 
 static void test_no_cache(void **state)
 {
-	struct engine_config config = { .kv_memory = 6 * MIB, .max_seqs = 8, .prefill_quantum = 64, .no_cache = true };
+	struct engine_config config = {
+		.kv_memory = 6 * MIB, .max_seqs = 8, .prefill_quantum = 64, .no_cache = true};
 
 	(void)state;
 	run_world(&config, 300, true, true);

@@ -29,7 +29,7 @@ struct naive_token {
 struct naive {
 	struct naive_token tokens[N_MAX];	/* sorted */
 	size_t n_kept;
-	double border;	/* least distance of a cumulated probability to a cut: below 1e-5 the set is a toss-up */
+	double border;	/* least distance of a probability to a cut: below 1e-5 the set is a toss-up */
 };
 
 static struct naive naive;
@@ -43,7 +43,8 @@ static int by_logit(const void *a, const void *b)
 	return x->id < y->id ? -1 : 1;
 }
 
-static void adjust(double *logits, size_t n, const struct sampler_params *p, const int32_t *history, size_t n_history)
+static void adjust(double *logits, size_t n, const struct sampler_params *p, const int32_t *history,
+		   size_t n_history)
 {
 	static bool seen[N_MAX];
 	size_t from = n_history > p->repeat_last_n ? n_history - p->repeat_last_n : 0;
@@ -76,7 +77,8 @@ static void naive_distribution(const struct sampler_params *p, const float *logi
 		naive.tokens[i] = (struct naive_token){ .id = (int32_t)i, .logit = l[i] };
 	qsort(naive.tokens, n, sizeof(*naive.tokens), by_logit);
 	for (size_t i = 0; i < n; i++) {
-		naive.tokens[i].p = exp((naive.tokens[i].logit - naive.tokens[0].logit) / (double)p->temperature);
+		naive.tokens[i].p =
+			exp((naive.tokens[i].logit - naive.tokens[0].logit) / (double)p->temperature);
 		if (i < k)
 			sum += naive.tokens[i].p;
 	}
@@ -175,7 +177,9 @@ static void test_sets(void **state)
 	for (int round = 0; round < 60; round++) {
 		size_t n = (size_t)(rand() % 60 + 1);
 		struct sampler_params p = {
-			.temperature = 0.2f + (float)(rand() % 20) / 10, .repeat_penalty = 1, .seed = (uint64_t)round,
+			.temperature = 0.2f + (float)(rand() % 20) / 10,
+			.repeat_penalty = 1,
+			.seed = (uint64_t)round,
 			.top_p = rand() % 2 ? 1 : (float)(rand() % 100) / 100,
 			.top_k = rand() % 2 ? 0 : (uint32_t)rand() % 30,
 			.min_p = rand() % 2 ? 0 : (float)(rand() % 50) / 100,
@@ -358,8 +362,11 @@ static void test_logprobs(void **state)
 /* The same seed, the same tokens, whatever the scratch was used for before; logits stay. */
 static void test_deterministic(void **state)
 {
-	struct sampler_params p = { .temperature = 1.1f, .top_p = 0.95f, .min_p = 0.01f, .repeat_penalty = 1.1f,
-				    .repeat_last_n = 8 };
+	struct sampler_params p = {.temperature = 1.1f,
+				   .top_p = 0.95f,
+				   .min_p = 0.01f,
+				   .repeat_penalty = 1.1f,
+				   .repeat_last_n = 8};
 	struct sampler_params other = p;
 	static float logits[1000], copy[1000];
 	struct sampler_result result, again;

@@ -44,7 +44,8 @@ static void naive_utf8(const uint8_t *p, size_t n, struct expected *out)
 }
 
 /* The earliest start wins, then the shortest (first complete), then the first listed. */
-static void naive_rule(const uint8_t *text, size_t n, const char *const *stop, size_t n_stop, struct expected *out)
+static void naive_rule(const uint8_t *text, size_t n, const char *const *stop, size_t n_stop,
+		       struct expected *out)
 {
 	size_t start = n;
 
@@ -156,12 +157,15 @@ static void test_known(void **state)
 		assert_int_equal(e.n, strlen(cases[c].want));
 		assert_memory_equal(e.bytes, cases[c].want, e.n);
 		for (int i = 0; i < 20; i++)
-			check((const uint8_t *)cases[c].text, strlen(cases[c].text), cases[c].stop, n_stop, 1 + i % 5);
+			check((const uint8_t *)cases[c].text, strlen(cases[c].text), cases[c].stop, n_stop,
+			      1 + i % 5);
 	}
 }
 
 /* Few letters, so that prefixes overlap; bytes that make and break code points. */
-static const char *const alphabets[] = { "ab", "abc", "a\xc3\xa4\xe2\x82\xac", "\xf0\x9f\x91\xa9" "a\xff", "x\xe2\x80\x8d" };
+static const char *const alphabets[] = {
+	"ab", "abc", "a\xc3\xa4\xe2\x82\xac", "\xf0\x9f\x91\xa9" "a\xff", "x\xe2\x80\x8d"
+};
 
 static void random_string(char *out, size_t n, const char *alphabet)
 {

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fixture.h - an engine over the fake model with one client, for tests of one
+ * situation at a time.  After fake-model.h and fake-client.h.
+ */
+#ifndef KVD_TESTS_FIXTURE_H
+#define KVD_TESTS_FIXTURE_H
+
+#define MIB (UINT64_C(1) << 20)
+#define QUANTUM 8
+
+/* An engine with a client, and what is needed to take both down. */
+struct fixture {
+	struct engine *engine;
+	struct accounts *accounts;
+	struct fake_client *client;	/* key 1 */
+};
+
+static const struct engine_config config_default = {
+	.backend = &fake_backend, .model = &fake_model,
+	.kv_memory = 12 * MIB, .max_seqs = 4, .prefill_quantum = QUANTUM,
+};
+
+static struct fixture start_with(const struct engine_config *config, struct accounts *accounts)
+{
+	struct fixture f = { .accounts = accounts, .client = fake_client_new(1) };
+	struct engine_config c = *config;
+	struct diag diag = DIAG_NULL;
+
+	c.accounts = accounts;
+	fake_reset(config->prefill_quantum);
+	assert_int_equal(engine_new(&f.engine, &c, &diag), 0);
+	return f;
+}
+
+static inline struct fixture start(const struct engine_config *config)
+{
+	return start_with(config, fake_accounts(UINT64_MAX, UINT64_MAX, UINT64_MAX));
+}
+
+/* Nothing may be left: no block, no charge, no sequence. */
+static inline void stop(struct fixture *f)
+{
+	fake_allow(UINT64_MAX);
+	engine_free(f->engine);
+	fake_check_nothing_charged(f->accounts, 8);
+	accounts_free(f->accounts);
+	fake_client_free(f->client);
+	if (fake.n_violations)
+		fail_msg("%s (%u in all)", fake.violation, fake.n_violations);
+}
+
+static inline struct fake_request make_request(uint64_t id, uid_t uid, size_t n_prompt, uint32_t max_tokens)
+{
+	struct fake_request r = {
+		.id = id,
+		.uid = uid,
+		.n_prompt = n_prompt,
+		.params = {.max_tokens = max_tokens,
+			   .ignore_eos = true,
+			   .sampling = {.temperature = 1, .top_p = 0.95f, .repeat_penalty = 1, .seed = id}},
+	};
+
+	for (size_t i = 0; i < n_prompt; i++)
+		r.prompt[i] = (int32_t)(3 + (id * 7 + i * i) % (FAKE_N_VOCAB - 3));
+	return r;
+}
+
+static inline void submit(struct fixture *f, const struct fake_request *r)
+{
+	assert_int_equal(fake_submit(f->engine, f->client, 1, r), 0);
+}
+
+static inline void check_whole(struct fixture *f, const struct fake_request *r)
+{
+	static struct fake_result want;
+
+	fake_expect(r, fake_model.n_ctx, &want);
+	fake_check_whole(&f->client->results[r->id], r, &want);
+}
+
+static inline void check_cancelled(struct fixture *f, const struct fake_request *r)
+{
+	static struct fake_result want;
+
+	fake_expect(r, fake_model.n_ctx, &want);
+	fake_check_cancelled(&f->client->results[r->id], &want);
+}
+
+#endif
