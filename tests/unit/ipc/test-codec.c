@@ -226,7 +226,7 @@ static void test_tokenize(void **state)
 {
 	struct msg_tokenize a = {
 		.id = 3, .model = "m", .offset = 1, .length = 2, .special = true, .bos = true,
-		.out_offset = 4, .out_length = 400,
+		.pieces = true, .out_offset = 4, .out_length = 400,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_TOKENIZE, &a);
 
@@ -236,6 +236,7 @@ static void test_tokenize(void **state)
 	SAME(m->tokenize, a, length);
 	SAME(m->tokenize, a, special);
 	SAME(m->tokenize, a, bos);
+	SAME(m->tokenize, a, pieces);
 	SAME(m->tokenize, a, out_offset);
 	SAME(m->tokenize, a, out_length);
 }
