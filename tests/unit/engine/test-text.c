@@ -164,7 +164,7 @@ static void test_known(void **state)
 
 /* Few letters, so that prefixes overlap; bytes that make and break code points. */
 static const char *const alphabets[] = {
-	"ab", "abc", "a\xc3\xa4\xe2\x82\xac", "\xf0\x9f\x91\xa9" "a\xff", "x\xe2\x80\x8d"
+	"ab", "abc", "a\xc3\xa4\xe2\x82\xac", "\xf0\x9f\x91\xa9\x61\xff", "x\xe2\x80\x8d"
 };
 
 static void random_string(char *out, size_t n, const char *alphabet)
