@@ -90,22 +90,24 @@ struct gguf_quoted gguf_quote(struct gguf_string s)
 }
 
 /* Names are not empty, not too long, UTF-8 and without control characters. */
-static int check_name(struct gguf_cursor *c, const char *kind, uint32_t index, struct gguf_string s, size_t max)
+static int check_name(struct gguf_cursor *c, const char *kind, uint32_t index, struct gguf_string s,
+		      size_t max)
 {
 	if (!s.n || s.n > max)
-		return diag_set(c->diag, -EINVAL, "%s %u: its name has %zu bytes (1 to %zu are allowed)", kind,
-				index, s.n, max);
+		return diag_set(c->diag, -EINVAL, "%s %u: its name has %zu bytes (1 to %zu are allowed)",
+				kind, index, s.n, max);
 	if (!utf8_valid((const uint8_t *)s.data, s.n))
 		return diag_set(c->diag, -EINVAL, "%s %u: its name \"%s\" is not UTF-8", kind,
 				index, gguf_quote(s).text);
 	for (size_t i = 0; i < s.n; i++)
 		if ((unsigned char)s.data[i] < 0x20 || s.data[i] == 0x7f)
-			return diag_set(c->diag, -EINVAL, "%s %u: its name \"%s\" has a control character", kind,
-					index, gguf_quote(s).text);
+			return diag_set(c->diag, -EINVAL, "%s %u: its name \"%s\" has a control character",
+					kind, index, gguf_quote(s).text);
 	return 0;
 }
 
-int gguf_cursor_name(struct gguf_cursor *c, const char *kind, uint32_t index, size_t max, struct gguf_string *out)
+int gguf_cursor_name(struct gguf_cursor *c, const char *kind, uint32_t index, size_t max,
+		     struct gguf_string *out)
 {
 	struct gguf_string s;
 	int r;

@@ -30,7 +30,8 @@ int gguf_cursor_u32(struct gguf_cursor *c, uint32_t *out);
 int gguf_cursor_u64(struct gguf_cursor *c, uint64_t *out);
 int gguf_cursor_string(struct gguf_cursor *c, struct gguf_string *out);
 /* A string that names thing `index` of this kind: 1 to max bytes of UTF-8 without control characters. */
-int gguf_cursor_name(struct gguf_cursor *c, const char *kind, uint32_t index, size_t max, struct gguf_string *out);
+int gguf_cursor_name(struct gguf_cursor *c, const char *kind, uint32_t index, size_t max,
+		     struct gguf_string *out);
 
 /* gguf-parse-tensors.c: reads g->n_tensors descriptions. */
 int gguf_parse_tensors(struct gguf *g, struct gguf_cursor *c);

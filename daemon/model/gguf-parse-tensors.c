@@ -40,13 +40,15 @@ static int check_tensor(struct gguf_cursor *c, uint32_t type, uint32_t n_dims, c
 		if (!dims[i])
 			return diag_set(c->diag, -EINVAL, "%s: dimension %u is 0", c->field, i);
 		if (!checked_mul_u64(n, dims[i], &n))
-			return diag_set(c->diag, -EINVAL, "%s: the product of its dimensions overflows", c->field);
+			return diag_set(c->diag, -EINVAL, "%s: the product of its dimensions overflows",
+					c->field);
 	}
 	if (!gguf_tensor_type_block(type, &block_elements, &block_bytes))
 		return diag_set(c->diag, -EINVAL, "%s: type %u is not known", c->field, type);
 	if (dims[0] % block_elements)
-		return diag_set(c->diag, -EINVAL, "%s: dimension 0 is %llu, no multiple of %s's blocks of %u", c->field,
-				(unsigned long long)dims[0], gguf_tensor_type_name(type), block_elements);
+		return diag_set(c->diag, -EINVAL, "%s: dimension 0 is %llu, no multiple of %s's blocks of %u",
+				c->field, (unsigned long long)dims[0], gguf_tensor_type_name(type),
+				block_elements);
 	if (!checked_mul_u64(n / block_elements, block_bytes, &n_bytes))
 		return diag_set(c->diag, -EINVAL, "%s: its size overflows", c->field);
 	return 0;
@@ -68,8 +70,8 @@ static int parse_tensor(struct gguf_cursor *c, uint32_t index)
 	if (r)
 		return r;
 	if (!n_dims || n_dims > GGUF_MAX_DIMS)
-		return diag_set(c->diag, -EINVAL, "%s: has %u dimensions (1 to %u are allowed)", c->field, n_dims,
-				GGUF_MAX_DIMS);
+		return diag_set(c->diag, -EINVAL, "%s: has %u dimensions (1 to %u are allowed)", c->field,
+				n_dims, GGUF_MAX_DIMS);
 	for (uint32_t i = 0; i < n_dims; i++) {
 		r = gguf_cursor_u64(c, &dims[i]);
 		if (r)
@@ -99,12 +101,14 @@ int gguf_check_layout(struct gguf *g, uint64_t alignment, struct diag *diag)
 	for (uint32_t i = 0; i < g->n_tensors; i++) {
 		gguf_decode_tensor(g->bytes + g->tensors[i], &t);
 		if (t.offset % alignment)
-			return diag_set(diag, -EINVAL, "tensor \"%s\": offset %llu is no multiple of the alignment %llu",
+			return diag_set(diag, -EINVAL,
+					"tensor \"%s\": offset %llu is no multiple of the alignment %llu",
 					gguf_quote(t.name).text, (unsigned long long)t.offset,
 					(unsigned long long)alignment);
 		if (t.offset > room || t.n_bytes > room - t.offset)
 			return diag_set(diag, -EINVAL,
-					"tensor \"%s\": %llu bytes at offset %llu of the data end beyond the file's %llu bytes",
+					"tensor \"%s\": %llu bytes at offset %llu of the data end beyond the "
+					"file's %llu bytes",
 					gguf_quote(t.name).text, (unsigned long long)t.n_bytes,
 					(unsigned long long)t.offset, (unsigned long long)g->file_size);
 		if (t.offset < end)

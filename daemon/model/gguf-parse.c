@@ -50,8 +50,8 @@ static int parse_string_array(struct gguf_cursor *c, uint64_t n, struct offset_l
 	int r;
 
 	if (n > (c->file_size - c->pos) / 8)
-		return diag_set(c->diag, -EINVAL, "%s: %llu strings do not fit the file's %llu bytes", c->field,
-				(unsigned long long)n, (unsigned long long)c->file_size);
+		return diag_set(c->diag, -EINVAL, "%s: %llu strings do not fit the file's %llu bytes",
+				c->field, (unsigned long long)n, (unsigned long long)c->file_size);
 	r = gguf_cursor_need(c, n * 8);
 	if (r)
 		return r;
@@ -87,8 +87,9 @@ static int parse_array(struct gguf_cursor *c, struct offset_list *offsets)
 	if (!size)
 		return diag_set(c->diag, -EINVAL, "%s: element type %u is not known", c->field, type);
 	if (!checked_mul_u64(n, size, &n_bytes) || n_bytes > c->file_size - c->pos)
-		return diag_set(c->diag, -EINVAL, "%s: %llu elements of %u bytes do not fit the file's %llu bytes",
-				c->field, (unsigned long long)n, size, (unsigned long long)c->file_size);
+		return diag_set(c->diag, -EINVAL,
+				"%s: %llu elements of %u bytes do not fit the file's %llu bytes", c->field,
+				(unsigned long long)n, size, (unsigned long long)c->file_size);
 	r = gguf_cursor_skip(c, n_bytes);
 	if (r || type != GGUF_BOOL)
 		return r;
@@ -182,7 +183,8 @@ static int parse_preamble(struct gguf *g, struct gguf_cursor *c)
 	if (r)
 		return r;
 	if (n_tensors > GGUF_MAX_TENSORS || n_tensors > (c->file_size - c->pos) / MIN_TENSOR_BYTES)
-		return diag_set(c->diag, -EINVAL, "number of tensors: %llu do not fit (at most %u, and %u bytes each)",
+		return diag_set(c->diag, -EINVAL,
+				"number of tensors: %llu do not fit (at most %u, and %u bytes each)",
 				(unsigned long long)n_tensors, GGUF_MAX_TENSORS, MIN_TENSOR_BYTES);
 	if (n_kv > GGUF_MAX_KV || n_kv > (c->file_size - c->pos) / MIN_KV_BYTES)
 		return diag_set(c->diag, -EINVAL,

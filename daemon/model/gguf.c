@@ -154,7 +154,8 @@ bool gguf_has(const struct gguf *g, const char *key)
 
 static int wrong_type(struct diag *diag, const char *key, uint32_t type, const char *wanted)
 {
-	return diag_set(diag, -EINVAL, "metadata key \"%s\": is of type %s, not %s", key, gguf_type_name(type), wanted);
+	return diag_set(diag, -EINVAL, "metadata key \"%s\": is of type %s, not %s", key,
+			gguf_type_name(type), wanted);
 }
 
 enum integer { INTEGER_OK, INTEGER_NEGATIVE, INTEGER_NOT };
@@ -198,7 +199,8 @@ static enum integer load_integer(const uint8_t *p, uint32_t type, uint64_t *out)
 	return INTEGER_OK;
 }
 
-int gguf_get_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct diag *diag)
+int gguf_get_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
+		  struct diag *diag)
 {
 	uint32_t type;
 	uint64_t v = 0;
@@ -215,13 +217,14 @@ int gguf_get_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t 
 		break;
 	}
 	if (v < min || v > max)
-		return diag_set(diag, -EINVAL, "metadata key \"%s\": %llu is out of range (%llu to %llu)", key,
-				(unsigned long long)v, (unsigned long long)min, (unsigned long long)max);
+		return diag_set(diag, -EINVAL, "metadata key \"%s\": %llu is out of range (%llu to %llu)",
+				key, (unsigned long long)v, (unsigned long long)min, (unsigned long long)max);
 	*out = v;
 	return 0;
 }
 
-int gguf_get_u32(const struct gguf *g, const char *key, uint32_t min, uint32_t max, uint32_t *out, struct diag *diag)
+int gguf_get_u32(const struct gguf *g, const char *key, uint32_t min, uint32_t max, uint32_t *out,
+		 struct diag *diag)
 {
 	uint64_t v;
 	int r = gguf_get_uint(g, key, min, max, &v, diag);

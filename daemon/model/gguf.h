@@ -103,9 +103,11 @@ const uint8_t *gguf_header(const struct gguf *g, size_t *n);
  * that they may be set to a default before.
  */
 /* Any integer type; the value lies in min..max. */
-int gguf_get_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out, struct diag *diag);
+int gguf_get_uint(const struct gguf *g, const char *key, uint64_t min, uint64_t max, uint64_t *out,
+		  struct diag *diag);
 /* As gguf_get_uint(), into a u32. */
-int gguf_get_u32(const struct gguf *g, const char *key, uint32_t min, uint32_t max, uint32_t *out, struct diag *diag);
+int gguf_get_u32(const struct gguf *g, const char *key, uint32_t min, uint32_t max, uint32_t *out,
+		 struct diag *diag);
 /* F32 or F64; finite. */
 int gguf_get_f32(const struct gguf *g, const char *key, float *out, struct diag *diag);
 int gguf_get_bool(const struct gguf *g, const char *key, bool *out, struct diag *diag);

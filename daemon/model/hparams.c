@@ -57,7 +57,8 @@ static int read_positive_f32(const struct reader *rd, const char *suffix, float 
 	if (r == GGUF_E_ABSENT)
 		return v > 0 ? 0 : missing(rd, suffix);
 	if (!(v > 0 && v <= max))
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": %g is out of range (above 0, at most %g)",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"%s\": %g is out of range (above 0, at most %g)",
 				key_of(rd, suffix).text, (double)v, (double)max);
 	*out = v;
 	return 0;
@@ -75,14 +76,16 @@ static int read_head_count_kv(const struct reader *rd, uint32_t n_layers, uint32
 	if (r)
 		return read_u32_or(rd, "attention.head_count_kv", 1, HPARAMS_MAX_HEADS, out);
 	if (a.n != n_layers)
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": has %llu elements for %u layers", key.text,
-				(unsigned long long)a.n, n_layers);
+		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": has %llu elements for %u layers",
+				key.text, (unsigned long long)a.n, n_layers);
 	for (uint64_t i = 0; i < a.n; i++) {
 		if (!gguf_array_uint(&a, i, &v) || !v || v > HPARAMS_MAX_HEADS)
-			return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": element %llu is not a number from 1 to %u",
+			return diag_set(rd->diag, -EINVAL,
+					"metadata key \"%s\": element %llu is not a number from 1 to %u",
 					key.text, (unsigned long long)i, HPARAMS_MAX_HEADS);
 		if (i && v != first)
-			return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": layers of different size are not supported",
+			return diag_set(rd->diag, -EINVAL,
+					"metadata key \"%s\": layers of different size are not supported",
 					key.text);
 		first = v;
 	}
@@ -111,19 +114,22 @@ static int read_heads(const struct reader *rd, struct hparams *hp)
 		return r;
 	if (!hp->head_dim) {
 		if (hp->n_embd % hp->n_heads)
-			return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": %u is no divisor of the embedding's %u",
+			return diag_set(rd->diag, -EINVAL,
+					"metadata key \"%s\": %u is no divisor of the embedding's %u",
 					key_of(rd, "attention.head_count").text, hp->n_heads, hp->n_embd);
 		hp->head_dim = hp->n_embd / hp->n_heads;
 	}
 	if (hp->head_dim % 16 || hp->head_dim > HPARAMS_MAX_HEAD_DIM)
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": heads of %u are not supported (a multiple of 16 is)",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"%s\": heads of %u are not supported (a multiple of 16 is)",
 				key_of(rd, "attention.key_length").text, hp->head_dim);
 	value_dim = hp->head_dim;
 	r = read_u32_or(rd, "attention.value_length", 1, HPARAMS_MAX_HEAD_DIM, &value_dim);
 	if (r)
 		return r;
 	if (value_dim != hp->head_dim)
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": %u differs from the keys' %u, which is not supported",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"%s\": %u differs from the keys' %u, which is not supported",
 				key_of(rd, "attention.value_length").text, value_dim, hp->head_dim);
 	return 0;
 }
@@ -143,7 +149,8 @@ static int read_rope_scaling(const struct reader *rd, struct hparams *hp)
 	if (gguf_string_eq(type, "none"))
 		return 0;
 	if (!gguf_string_eq(type, "linear"))
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": \"%s\" is not supported (none and linear are)",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"%s\": \"%s\" is not supported (none and linear are)",
 				key.text, gguf_quote(type).text);
 	return read_positive_f32(rd, "rope.scaling.factor", 1e6f, &hp->rope_factor);
 }
@@ -177,7 +184,8 @@ static int refuse_unsupported(const struct reader *rd)
 	if (r)
 		return r;
 	if (n_experts)
-		return diag_set(rd->diag, -EINVAL, "metadata key \"%s\": mixtures of experts are not supported",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"%s\": mixtures of experts are not supported",
 				key_of(rd, "expert_count").text);
 	r = gguf_get_bool(rd->g, key_of(rd, "attention.causal").text, &causal, rd->diag);
 	if (r < 0)
@@ -200,7 +208,8 @@ static int read_vocab(const struct reader *rd, struct hparams *hp)
 	if (r)
 		return r;
 	if (!tokens.n || tokens.n > HPARAMS_MAX_VOCAB)
-		return diag_set(rd->diag, -EINVAL, "metadata key \"tokenizer.ggml.tokens\": %llu tokens (1 to %u are allowed)",
+		return diag_set(rd->diag, -EINVAL,
+				"metadata key \"tokenizer.ggml.tokens\": %llu tokens (1 to %u are allowed)",
 				(unsigned long long)tokens.n, HPARAMS_MAX_VOCAB);
 	hp->n_vocab = (uint32_t)tokens.n;
 	return read_u32_or(rd, "vocab_size", hp->n_vocab, hp->n_vocab, &hp->n_vocab);

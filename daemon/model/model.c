@@ -76,7 +76,8 @@ static int load_tokenizer(struct model *m, const struct gguf *g, struct diag *di
 	if (r)
 		return r;
 	if (tokenizer_n_vocab(m->tokenizer) != m->hp.n_vocab)
-		return diag_set(diag, -EINVAL, "metadata key \"tokenizer.ggml.tokens\": %u tokens of %u are usable",
+		return diag_set(diag, -EINVAL,
+				"metadata key \"tokenizer.ggml.tokens\": %u tokens of %u are usable",
 				tokenizer_n_vocab(m->tokenizer), m->hp.n_vocab);
 	r = gguf_get_string(g, "tokenizer.chat_template", &text, diag);
 	if (r)
@@ -143,7 +144,8 @@ static void fill_info(struct model *m, const struct gguf *g)
 	memcpy(m->info.content_hash, m->weights.hash, sizeof(m->info.content_hash));
 }
 
-static int load(struct model *m, int fd, const char *path, const struct model_options *options, struct diag *diag)
+static int load(struct model *m, int fd, const char *path, const struct model_options *options,
+		struct diag *diag)
 {
 	_cleanup_(gguf_freep) struct gguf *g = NULL;
 	int r;
@@ -218,7 +220,8 @@ uint32_t model_n_ctx(const struct model *m)
 	return m->n_ctx;
 }
 
-void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens, struct kb_geometry *out)
+void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens,
+		    struct kb_geometry *out)
 {
 	*out = (struct kb_geometry){
 		.n_layers = m->hp.n_layers,
@@ -277,7 +280,8 @@ static int check_batch(const struct model *m, const struct kb_batch *b)
 	return check_seqs(m, b);
 }
 
-static int step_layer(const struct kb_ops *ops, struct kb_workspace *ws, uint32_t i, const struct model_layer *l)
+static int step_layer(const struct kb_ops *ops, struct kb_workspace *ws, uint32_t i,
+		      const struct model_layer *l)
 {
 	int r;
 

@@ -36,14 +36,17 @@ static int check(const struct planner *p, const struct gguf_tensor *t, const cha
 		 const struct kb_tensor_desc *want)
 {
 	if (t->dims[0] != want->cols || t->dims[1] != want->rows || t->dims[2] != 1 || t->dims[3] != 1)
-		return diag_set(p->diag, -EINVAL,
-				"tensor \"%s\": is %llu x %llu x %llu x %llu; the hyper-parameters ask for %u x %u", name,
-				(unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
-				(unsigned long long)t->dims[2], (unsigned long long)t->dims[3], want->cols, want->rows);
+		return diag_set(
+			p->diag, -EINVAL,
+			"tensor \"%s\": is %llu x %llu x %llu x %llu; the hyper-parameters ask for %u x %u",
+			name, (unsigned long long)t->dims[0], (unsigned long long)t->dims[1],
+			(unsigned long long)t->dims[2], (unsigned long long)t->dims[3], want->cols,
+			want->rows);
 	if (!type_supported(t->type, want->use))
 		return diag_set(p->diag, -EINVAL, "tensor \"%s\": type %s is not supported (%s are)", name,
 				gguf_tensor_type_name(t->type),
-				want->use == KB_USE_MATRIX ? "F32, F16, BF16, Q8_0, Q4_0, Q4_1" : "F32, F16, BF16");
+				want->use == KB_USE_MATRIX ? "F32, F16, BF16, Q8_0, Q4_0, Q4_1"
+							   : "F32, F16, BF16");
 	return 0;
 }
 
@@ -67,7 +70,8 @@ static int plan_tensor(struct planner *p, const char *name, struct kb_tensor_des
 	return 0;
 }
 
-static int plan_rows(struct planner *p, const struct arch_tensor *rows, size_t n, const char *prefix, void *base)
+static int plan_rows(struct planner *p, const struct arch_tensor *rows, size_t n, const char *prefix,
+		     void *base)
 {
 	char name[GGUF_MAX_TENSOR_NAME + 1];
 	int r;
@@ -100,7 +104,8 @@ static int plan_rope_factors(struct planner *p)
 		return 0;
 	gguf_tensor_at(p->g, i, &t);
 	if (t.type != KB_F32)
-		return diag_set(p->diag, -EINVAL, "tensor \"" ROPE_FACTORS "\": type %s is not supported (F32 is)",
+		return diag_set(p->diag, -EINVAL,
+				"tensor \"" ROPE_FACTORS "\": type %s is not supported (F32 is)",
 				gguf_tensor_type_name(t.type));
 	return plan_tensor(p, ROPE_FACTORS, want, false, NULL);
 }
@@ -114,7 +119,8 @@ static int check_all_planned(const struct planner *p, const struct arch *arch, s
 		if (p->planned[i])
 			continue;
 		gguf_tensor_at(p->g, i, &t);
-		return diag_set(p->diag, -EINVAL, "tensor \"%s\": not known to the architecture \"%s\" with %u layers",
+		return diag_set(p->diag, -EINVAL,
+				"tensor \"%s\": not known to the architecture \"%s\" with %u layers",
 				gguf_quote(t.name).text, arch->name, p->hp->n_layers);
 	}
 	return 0;
@@ -144,7 +150,8 @@ static int plan_all(struct planner *p, const struct arch *arch, size_t n, struct
 }
 
 int weights_plan_init(struct weights_plan *plan, const struct arch *arch, const struct hparams *hp,
-		      const struct gguf *g, struct model_ends *ends, struct model_layer *layers, struct diag *diag)
+		      const struct gguf *g, struct model_ends *ends, struct model_layer *layers,
+		      struct diag *diag)
 {
 	_cleanup_(freep) struct weights_item *items = NULL;
 	_cleanup_(freep) bool *planned = NULL;

@@ -28,7 +28,8 @@ struct weights_plan {
  * is missing, not known, or not of the shape and type that it should have.
  */
 int weights_plan_init(struct weights_plan *plan, const struct arch *arch, const struct hparams *hp,
-		      const struct gguf *g, struct model_ends *ends, struct model_layer *layers, struct diag *diag);
+		      const struct gguf *g, struct model_ends *ends, struct model_layer *layers,
+		      struct diag *diag);
 void weights_plan_deinit(struct weights_plan *plan);
 
 #endif

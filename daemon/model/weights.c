@@ -89,7 +89,8 @@ static int load_matrix(struct stream *s, struct kb_backend *be, const struct ggu
 			return r;
 		r = be->ops->tensor_fill(be, tensor, row, n, s->buf);
 		if (r)
-			return diag_set(s->diag, r, "tensor \"%s\": the backend refused it", gguf_quote(t->name).text);
+			return diag_set(s->diag, r, "tensor \"%s\": the backend refused it",
+					gguf_quote(t->name).text);
 	}
 	return 0;
 }
@@ -142,7 +143,8 @@ static int load_tensor(struct weights *w, struct stream *s, const struct gguf_te
 	return load_matrix(s, be, t, &item->desc, tensor);
 }
 
-static int load_all(struct weights *w, struct stream *s, const struct gguf *header, const struct weights_plan *plan)
+static int load_all(struct weights *w, struct stream *s, const struct gguf *header,
+		    const struct weights_plan *plan)
 {
 	struct gguf_tensor t;
 	const uint8_t *head;
@@ -168,8 +170,8 @@ static int load_all(struct weights *w, struct stream *s, const struct gguf *head
 	return 0;
 }
 
-static int load(struct weights *w, const struct arch *arch, const struct hparams *hp, const struct gguf *header, int fd,
-		const struct model_options *options, struct diag *diag)
+static int load(struct weights *w, const struct arch *arch, const struct hparams *hp,
+		const struct gguf *header, int fd, const struct model_options *options, struct diag *diag)
 {
 	_cleanup_(weights_plan_deinit) struct weights_plan plan = { 0 };
 	_cleanup_(hasher_freep) struct hasher *hasher = NULL;

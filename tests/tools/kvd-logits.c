@@ -254,7 +254,8 @@ static void choose_rows(struct run *run)
 		uint32_t n = i ? 1 + (uint32_t)(draw(run) % MIN(run->o.chunk, NEIGHBOUR_ROWS)) : run->o.chunk;
 
 		if (i && s->pos == s->n_tokens)
-			randomise(run, s, 1 + (uint32_t)(draw(run) % MIN(model_n_ctx(run->model), NEIGHBOUR_TOKENS)));
+			randomise(run, s,
+				  1 + (uint32_t)(draw(run) % MIN(model_n_ctx(run->model), NEIGHBOUR_TOKENS)));
 		s->n_rows = MIN(n, s->n_tokens - s->pos);
 	}
 }
@@ -361,7 +362,8 @@ static void run_all(struct run *run)
 		for (uint32_t i = 0; i < s->n_rows; i++)
 			put_logits(run, logits + (size_t)i * n_vocab);
 		if (s->pos == s->n_tokens && n_greedy) {
-			s->tokens[s->n_tokens] = (int32_t)argmax(logits + (size_t)(s->n_rows - 1) * n_vocab, n_vocab);
+			s->tokens[s->n_tokens] =
+				(int32_t)argmax(logits + (size_t)(s->n_rows - 1) * n_vocab, n_vocab);
 			printf("%d\n", s->tokens[s->n_tokens++]);
 			n_greedy--;
 		}

@@ -73,7 +73,8 @@ static void put_start(struct maker *m, uint64_t n_tensors, uint64_t n_kv)
 	put_u64(m, n_kv);
 }
 
-static void put_tensor(struct maker *m, const char *name, uint32_t type, uint64_t cols, uint64_t rows, uint64_t offset)
+static void put_tensor(struct maker *m, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
+		       uint64_t offset)
 {
 	put_string(m, name);
 	put_u32(m, 2);
@@ -272,7 +273,8 @@ struct bad {
 	X(keys_2_32, "number of metadata keys: 4294967295", put_start(m, 0, UINT32_MAX);) \
 	X(keys_2_63, "number of metadata keys", put_start(m, 0, UINT64_C(1) << 63);) \
 	X(keys_max, "number of metadata keys", put_start(m, 0, UINT64_MAX);) \
-	X(key_empty, "metadata key 0: its name has 0 bytes", ONE_KEY put_key(m, "", GGUF_U8); put_u64(m, 0);) \
+	X(key_empty, "metadata key 0: its name has 0 bytes", \
+	  ONE_KEY put_key(m, "", GGUF_U8); put_u64(m, 0);) \
 	X(key_length_2_32, "metadata key 0", ONE_KEY put_u64(m, UINT64_C(1) << 32); put_data(m, 64);) \
 	X(key_length_2_63, "metadata key 0", ONE_KEY put_u64(m, UINT64_C(1) << 63); put_data(m, 64);) \
 	X(key_length_max, "metadata key 0", ONE_KEY put_u64(m, UINT64_MAX); put_data(m, 64);) \
@@ -297,56 +299,72 @@ struct bad {
 	X(array_2_32, "metadata key \"k\": 4294967296 elements", \
 	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_F32); put_u64(m, UINT64_C(1) << 32);) \
 	X(array_wraps, "metadata key \"k\": 4611686018427387905 elements", \
-	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_F32); put_u64(m, (UINT64_C(1) << 62) + 1); put_u64(m, 0);) \
+	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_F32); put_u64(m, (UINT64_C(1) << 62) + 1); \
+	  put_u64(m, 0);) \
 	X(array_max, "metadata key \"k\"", \
 	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_U8); put_u64(m, UINT64_MAX);) \
 	X(array_bool, "metadata key \"k\": 3 is not a bool", \
-	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_BOOL); put_u64(m, 2); put_u8(m, 1); put_u8(m, 3);) \
+	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_BOOL); put_u64(m, 2); put_u8(m, 1); \
+	  put_u8(m, 3);) \
 	X(strings_2_32, "metadata key \"k\": 4294967296 strings", \
 	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_STRING); put_u64(m, UINT64_C(1) << 32);) \
 	X(strings_wrap, "metadata key \"k\": 2305843009213693953 strings", \
-	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_STRING); put_u64(m, (UINT64_C(1) << 61) + 1); put_u64(m, 0);) \
+	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_STRING); \
+	  put_u64(m, (UINT64_C(1) << 61) + 1); put_u64(m, 0);) \
 	X(strings_element, "metadata key \"k\": 1000 bytes", \
 	  ONE_KEY put_key(m, "k", GGUF_ARRAY); put_u32(m, GGUF_STRING); put_u64(m, 1); put_u64(m, 1000);) \
-	X(alignment_0, "general.alignment\": 0", ONE_KEY put_key(m, "general.alignment", GGUF_U32); put_u32(m, 0);) \
+	X(alignment_0, "general.alignment\": 0", \
+	  ONE_KEY put_key(m, "general.alignment", GGUF_U32); put_u32(m, 0);) \
 	X(alignment_24, "general.alignment\": 24 is no power of two", \
 	  ONE_KEY put_key(m, "general.alignment", GGUF_U32); put_u32(m, 24);) \
 	X(alignment_2_31, "general.alignment\": 2147483648", \
 	  ONE_KEY put_key(m, "general.alignment", GGUF_U32); put_u32(m, 1u << 31);) \
 	X(alignment_type, "general.alignment\": is of type string", \
 	  ONE_KEY put_key(m, "general.alignment", GGUF_STRING); put_string(m, "32");) \
-	X(tensor_name_empty, "tensor 0: its name has 0 bytes", ONE_TENSOR put_tensor(m, "", 0, 4, 4, 0); put_data(m, 64);) \
+	X(tensor_name_empty, "tensor 0: its name has 0 bytes", \
+	  ONE_TENSOR put_tensor(m, "", 0, 4, 4, 0); put_data(m, 64);) \
 	X(tensor_name_long, "tensor 0: its name has 65 bytes", ONE_TENSOR put_tensor(m, \
-	  "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklm", 0, 4, 4, 0); put_data(m, 64);) \
+	  "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijklm", 0, 4, 4, 0); \
+	  put_data(m, 64);) \
 	X(tensor_name_max, "tensor 0", ONE_TENSOR put_u64(m, UINT64_MAX); put_data(m, 64);) \
 	X(tensor_not_utf8, "tensor 0: its name \"?\" is not UTF-8", \
 	  ONE_TENSOR put_tensor(m, "\xc0", 0, 4, 4, 0); put_data(m, 64);) \
 	X(tensor_twice, "tensor \"t\": appears twice", put_start(m, 2, 0); put_tensor(m, "t", 0, 4, 4, 0); \
 	  put_tensor(m, "t", 0, 4, 4, 64); put_data(m, 128);) \
-	X(dims_0, "tensor \"t\": has 0 dimensions", ONE_TENSOR put_string(m, "t"); put_u32(m, 0); put_data(m, 64);) \
-	X(dims_5, "tensor \"t\": has 5 dimensions", ONE_TENSOR put_string(m, "t"); put_u32(m, 5); put_data(m, 64);) \
+	X(dims_0, "tensor \"t\": has 0 dimensions", \
+	  ONE_TENSOR put_string(m, "t"); put_u32(m, 0); put_data(m, 64);) \
+	X(dims_5, "tensor \"t\": has 5 dimensions", \
+	  ONE_TENSOR put_string(m, "t"); put_u32(m, 5); put_data(m, 64);) \
 	X(dims_max, "tensor \"t\": has 4294967295 dimensions", \
 	  ONE_TENSOR put_string(m, "t"); put_u32(m, UINT32_MAX); put_data(m, 64);) \
-	X(dim_zero, "tensor \"t\": dimension 1 is 0", ONE_TENSOR put_tensor(m, "t", 0, 4, 0, 0); put_data(m, 64);) \
+	X(dim_zero, "tensor \"t\": dimension 1 is 0", \
+	  ONE_TENSOR put_tensor(m, "t", 0, 4, 0, 0); put_data(m, 64);) \
 	X(dims_wrap, "tensor \"t\": the product of its dimensions overflows", \
 	  ONE_TENSOR put_tensor(m, "t", 0, UINT64_C(1) << 32, UINT64_C(1) << 32, 0); put_data(m, 64);) \
 	X(dims_wrap_to_16, "tensor \"t\": the product of its dimensions overflows", \
 	  ONE_TENSOR put_tensor(m, "t", 0, UINT64_C(1) << 63, 2, 0); put_data(m, 64);) \
 	X(bytes_wrap, "tensor \"t\": its size overflows", \
 	  ONE_TENSOR put_tensor(m, "t", 0, UINT64_C(1) << 31, UINT64_C(1) << 32, 0); put_data(m, 64);) \
-	X(type_unknown, "tensor \"t\": type 999 is not known", ONE_TENSOR put_tensor(m, "t", 999, 4, 4, 0); put_data(m, 64);) \
-	X(type_removed, "tensor \"t\": type 4 is not known", ONE_TENSOR put_tensor(m, "t", 4, 4, 4, 0); put_data(m, 64);) \
+	X(type_unknown, "tensor \"t\": type 999 is not known", \
+	  ONE_TENSOR put_tensor(m, "t", 999, 4, 4, 0); put_data(m, 64);) \
+	X(type_removed, "tensor \"t\": type 4 is not known", \
+	  ONE_TENSOR put_tensor(m, "t", 4, 4, 4, 0); put_data(m, 64);) \
 	X(block_division, "tensor \"t\": dimension 0 is 33, no multiple of Q4_0's blocks of 32", \
 	  ONE_TENSOR put_tensor(m, "t", 2, 33, 32, 0); put_data(m, 4096);) \
-	X(offset_unaligned, "tensor \"t\": offset 16", ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 16); put_data(m, 256);) \
-	X(offset_beyond, "tensor \"t\": 64 bytes at offset 1024", ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 1024); put_data(m, 64);) \
+	X(offset_unaligned, "tensor \"t\": offset 16", \
+	  ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 16); put_data(m, 256);) \
+	X(offset_beyond, "tensor \"t\": 64 bytes at offset 1024", \
+	  ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 1024); put_data(m, 64);) \
 	X(offset_wraps, "tensor \"t\": 64 bytes at offset 18446744073709551584", \
 	  ONE_TENSOR put_tensor(m, "t", 0, 4, 4, UINT64_MAX - 31); put_data(m, 64);) \
-	X(data_short, "tensor \"t\": 64 bytes at offset 0", ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 0); put_data(m, 63);) \
+	X(data_short, "tensor \"t\": 64 bytes at offset 0", \
+	  ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 0); put_data(m, 63);) \
 	X(data_absent, "tensor data: begins at", ONE_TENSOR put_tensor(m, "t", 0, 4, 4, 0);) \
-	X(overlap, "tensor \"b\": overlaps tensor \"a\"", put_start(m, 2, 0); put_tensor(m, "b", 0, 4, 4, 32); \
+	X(overlap, "tensor \"b\": overlaps tensor \"a\"", \
+	  put_start(m, 2, 0); put_tensor(m, "b", 0, 4, 4, 32); \
 	  put_tensor(m, "a", 0, 4, 4, 0); put_data(m, 128);) \
-	X(overlap_same, "tensor \"b\": overlaps tensor \"a\"", put_start(m, 2, 0); put_tensor(m, "a", 0, 4, 4, 0); \
+	X(overlap_same, "tensor \"b\": overlaps tensor \"a\"", \
+	  put_start(m, 2, 0); put_tensor(m, "a", 0, 4, 4, 0); \
 	  put_tensor(m, "b", 0, 4, 4, 0); put_data(m, 128);)
 
 ALL_BAD(BAD)

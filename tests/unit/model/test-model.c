@@ -38,7 +38,15 @@ struct fixture {
 static void make_file(const char *path)
 {
 	const char *const argv[] = {
-		"/usr/bin/python3", "tests/tools/make_tiny_gguf.py", "--type", "q8_0", "--ctx", "100", "-o", path, NULL,
+		"/usr/bin/python3",
+		"tests/tools/make_tiny_gguf.py",
+		"--type",
+		"q8_0",
+		"--ctx",
+		"100",
+		"-o",
+		path,
+		NULL,
 	};
 	pid_t pid;
 	int status = -1;
@@ -245,14 +253,23 @@ struct stepper {
 static void make_batch(struct stepper *s, const struct model *m, struct kb_pool *pool)
 {
 	*s = (struct stepper){
-		.tokens = { 1, 2, 3, 511 },
-		.table = { 1, 0 },
-		.rows = { 1, 3 },
-		.seqs = {
-			{ .first_row = 0, .n_rows = 2, .first_pos = 0, .n_blocks = 1, .block_table = s->table },
-			{ .first_row = 2, .n_rows = 2, .first_pos = 0, .n_blocks = 1, .block_table = s->table + 1 },
-		},
-		.batch = { .n_rows = 4, .n_seqs = 2, .n_logits = 2, .pool = pool },
+		.tokens = {1, 2, 3, 511},
+		.table = {1, 0},
+		.rows = {1, 3},
+		.seqs =
+			{
+				{.first_row = 0,
+				 .n_rows = 2,
+				 .first_pos = 0,
+				 .n_blocks = 1,
+				 .block_table = s->table},
+				{.first_row = 2,
+				 .n_rows = 2,
+				 .first_pos = 0,
+				 .n_blocks = 1,
+				 .block_table = s->table + 1},
+			},
+		.batch = {.n_rows = 4, .n_seqs = 2, .n_logits = 2, .pool = pool},
 	};
 	model_geometry(m, KB_KV_F16, 16, &s->geometry);
 	s->geometry.chunk_bytes = POOL_BYTES;
