@@ -23,7 +23,7 @@
 static const char *const eog_names[] = {
 	"<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<|return|>",
 	"<|call|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "</s>", "<|eos|>",
-	"<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+	"<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>",
 };
 
 #define MAX_EOG (ARRAY_SIZE(eog_names) + 3)
