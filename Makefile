@@ -97,13 +97,15 @@ endef
 $(foreach l,$(LAYERS),$(eval $(call layer_template,$(l))))
 archives = $(foreach a,$($(1)_ARCHIVES),$(BUILD)/lib/lib$(a).a)
 
-# One kernel source per CPU level; chosen at run time by CPUID.
-$(BUILD)/obj/kernels/%.o: LEVEL_CFLAGS = -O3
-$(BUILD)/obj/kernels/cpu/%-avx2.o: LEVEL_CFLAGS = -O3 -mavx2 -mfma -mf16c
-$(BUILD)/obj/kernels/cpu/%-avx512.o: LEVEL_CFLAGS = -O3 -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+# One kernel source per CPU level; chosen at run time by CPUID.  Unrolled and
+# instrumented kernels would take minutes to compile.
+KERNEL_CFLAGS := $(if $(SANITIZER),-O1 -DKC_NO_UNROLL,-O3)
+$(BUILD)/obj/kernels/%.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS)
+$(BUILD)/obj/kernels/cpu/%-avx2.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c
+$(BUILD)/obj/kernels/cpu/%-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
 # The AVX-512 kernels again, emulated by SIMDe (libsimde-dev) on AVX2, for a test.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = -O2 -mavx2 -mfma -mf16c -Wno-psabi
+$(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = $(if $(SANITIZER),-O1 -DKC_NO_UNROLL,-O2) -mavx2 -mfma -mf16c -Wno-psabi
 endif
 
 $(BUILD)/obj/%.o: %.c

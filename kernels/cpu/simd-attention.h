@@ -34,8 +34,21 @@ struct score_sums {
 	vf v[2 * SCORE_VECS];	/* query, vector */
 };
 
+/* Channel d of each score. */
+SPECIALIZED void score_step(const struct score_task *t, const int n_queries, uint32_t d, struct score_sums *s)
+{
+	UNROLL
+	for (int v = 0; v < SCORE_VECS; v++) {
+		vf k = vf_load(t->keys + (size_t)d * TILE + v * VW);
+
+		UNROLL
+		for (int j = 0; j < n_queries; j++)
+			s->v[j * SCORE_VECS + v] = vf_fma(vf_set1(t->q[j][d]), k, s->v[j * SCORE_VECS + v]);
+	}
+}
+
 /* Partial sum i of each score: channels i, i + 16, ... */
-INLINE struct score_sums score_leaf(const struct score_task *t, const int n_queries, const uint32_t head_dim,
+SPECIALIZED struct score_sums score_leaf(const struct score_task *t, const int n_queries, const uint32_t head_dim,
 				    const int i)
 {
 	struct score_sums s;
@@ -43,23 +56,21 @@ INLINE struct score_sums score_leaf(const struct score_task *t, const int n_quer
 	UNROLL
 	for (int j = 0; j < n_queries * SCORE_VECS; j++)
 		s.v[j] = vf_zero();
-	UNROLL
-	for (uint32_t d = (uint32_t)i; d < head_dim; d += 16) {
+	if (head_dim == 64) {
 		UNROLL
-		for (int v = 0; v < SCORE_VECS; v++) {
-			vf k = vf_load(t->keys + (size_t)d * TILE + v * VW);
-
-			UNROLL
-			for (int j = 0; j < n_queries; j++)
-				s.v[j * SCORE_VECS + v] = vf_fma(vf_set1(t->q[j][d]), k, s.v[j * SCORE_VECS + v]);
-		}
+		for (uint32_t d = 0; d < 64; d += 16)
+			score_step(t, n_queries, d + (uint32_t)i, &s);
+	} else {
+		NO_UNROLL
+		for (uint32_t d = 0; d < head_dim; d += 16)
+			score_step(t, n_queries, d + (uint32_t)i, &s);
 	}
 	return s;
 }
 
 /* The tree of partial sums, depth first; each node adds those 8, 4, 2, 1 apart. */
 #define SCORE_NODE(name, child, apart) \
-	INLINE struct score_sums name(const struct score_task *t, const int n_queries, const uint32_t head_dim, \
+	SPECIALIZED struct score_sums name(const struct score_task *t, const int n_queries, const uint32_t head_dim, \
 				      const int i) \
 	{ \
 		struct score_sums a = child(t, n_queries, head_dim, i); \
@@ -75,7 +86,7 @@ SCORE_NODE(score_node_2, score_node_4, 2)
 SCORE_NODE(score_node_1, score_node_2, 1)
 
 /* Scores of one tile for one or two queries, stored at rows of KC_SEGMENT. */
-INLINE void score_tile(const struct kc_queries *a, struct score_task *t, const int n_queries, const uint32_t head_dim,
+SPECIALIZED void score_tile(const struct kc_queries *a, struct score_task *t, const int n_queries, const uint32_t head_dim,
 		       float *out)
 {
 	const float *keys = t->keys;
@@ -101,7 +112,7 @@ INLINE const float *query_at(const struct kc_queries *a, uint32_t j)
 	return a->q + j / a->n_heads * a->q_stride + (size_t)(j % a->n_heads) * a->head_dim;
 }
 
-INLINE void score_all(const struct kc_queries *a, uint32_t n, const float *keys, const uint32_t head_dim,
+SPECIALIZED void score_all(const struct kc_queries *a, uint32_t n, const float *keys, const uint32_t head_dim,
 		      float *scores)
 {
 	uint32_t j = 0;
@@ -178,7 +189,7 @@ static void softmax(float *p, uint32_t r0, uint32_t r1, float *m, float *l)
 }
 
 /* o += sum over n positions of p v, for n_queries queries and n_vecs vectors of channels. */
-INLINE void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n, const int n_queries,
+SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n, const int n_queries,
 		       const int n_vecs)
 {
 	vf acc[2 * 8];
@@ -207,7 +218,7 @@ INLINE void accumulate(float *o, uint32_t head_dim, const float *p, const float 
 }
 
 /* All channels; positions r0 .. r1 - 1 of the tile. */
-INLINE void accumulate_queries(float *o, uint32_t head_dim, const float *p, const float *values, uint32_t r0,
+SPECIALIZED void accumulate_queries(float *o, uint32_t head_dim, const float *p, const float *values, uint32_t r0,
 			       uint32_t r1, const int n_queries)
 {
 	uint32_t d = 0;

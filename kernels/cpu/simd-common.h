@@ -8,7 +8,18 @@
 #include <stdint.h>
 
 #define INLINE static inline __attribute__((always_inline))
+/*
+ * Loops over registers, and what must be inlined for its arguments to be
+ * constants.  KC_NO_UNROLL is for builds whose instrumentation would blow the
+ * code up: they run the same operations from memory.
+ */
+#ifdef KC_NO_UNROLL
+#define UNROLL
+#define SPECIALIZED static __attribute__((unused))
+#else
 #define UNROLL _Pragma("GCC unroll 32")
+#define SPECIALIZED INLINE
+#endif
 #define NO_UNROLL _Pragma("GCC unroll 1")
 
 INLINE float reduce_max_8(__m256 v)

@@ -51,7 +51,7 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 	} while (0)
 
 /* One 64-byte piece of 4-bit weights times four low and four high activations of each row. */
-INLINE void step_q4(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+SPECIALIZED void step_q4(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
 {
 	vi low[VN], high[VN];
 
@@ -77,7 +77,7 @@ INLINE void step_q4(const uint8_t *w, const int8_t *x, size_t x_stride, const in
 }
 
 /* The same for bytes. */
-INLINE void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+SPECIALIZED void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
 {
 	struct dot_weights weights[VN];
 
@@ -98,7 +98,7 @@ INLINE void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, const in
  * Q4_0 and Q4_1: n_rows batch rows, and n_vecs vectors of weight rows from vector
  * `first`; all are constants after inlining.
  */
-INLINE void product_q4(const struct product_task *t, const bool has_min, const int n_rows, const int first,
+SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, const int n_rows, const int first,
 		       const int n_vecs)
 {
 	const size_t block_bytes = (has_min ? 20 : 18) * KC_LANES, quants = (has_min ? 4 : 2) * KC_LANES;
@@ -143,7 +143,7 @@ INLINE void product_q4(const struct product_task *t, const bool has_min, const i
 		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
 }
 
-INLINE void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
+SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
 {
 	const size_t block_bytes = 34 * KC_LANES;
 	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
@@ -183,7 +183,7 @@ INLINE void product_q8(const struct product_task *t, const int n_rows, const int
 }
 
 /* F32, F16 and BF16; size: bytes of an element. */
-INLINE void product_float(const struct product_task *t, const enum kb_type type, const int n_rows)
+SPECIALIZED void product_float(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
 	const size_t size = type == KB_F32 ? 4 : 2;
 	const uint32_t cols = t->in->cols;
@@ -232,7 +232,7 @@ INLINE void product_float(const struct product_task *t, const enum kb_type type,
 #define CALL_Q4_1(first, n_vecs) product_q4(t, true, n_rows, first, n_vecs)
 #define CALL_Q8_0(first, n_vecs) product_q8(t, n_rows, first, n_vecs)
 
-INLINE void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
+SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
 	switch (type) {
 	case KB_Q4_0: FOR_VECTORS(n_rows, CALL_Q4_0); break;
@@ -243,7 +243,7 @@ INLINE void product_rows(const struct product_task *t, const enum kb_type type, 
 }
 
 /* All batch rows of one group. */
-INLINE void product_group(struct product_task *t, const enum kb_type type, uint32_t n_rows)
+SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, uint32_t n_rows)
 {
 	uint32_t step;
 
