@@ -6,7 +6,7 @@
 #include "fixture.h"
 
 /* Past two boundaries of segments where it is cheap, one elsewhere. */
-static const uint32_t n_tokens[] = { 1060, 540, 1060, 540 };
+static const uint32_t n_tokens[] = { 530, 530, 1040, 520 };
 static const struct toy_shape shapes[] = {
 	{ .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .n_ff = 160, .n_vocab = 77,
 	  .max_positions = 1100, .type = KB_Q4_1, .head_type = KB_Q8_0, .rope = KB_ROPE_INTERLEAVED },
@@ -79,7 +79,7 @@ static void test_pieces(void **state)
 static void run_batch(const char *level, uint32_t n_threads, const struct toy_shape *shape)
 {
 	enum { N = 8 };
-	static const uint32_t lengths[N] = { 530, 1, 15, 16, 17, 33, 130, 64 };
+	static const uint32_t lengths[N] = { 520, 1, 15, 16, 17, 33, 130, 64 };
 	struct toy_seq seqs[N], *all[N];
 	float *expected[N];
 	struct toy toy;
@@ -111,10 +111,8 @@ static void run_batch(const char *level, uint32_t n_threads, const struct toy_sh
 
 static void test_batch(void **state)
 {
-	for (const char *const *level = kb_cpu_levels(); *level; level++) {
-		for (size_t i = 0; i < 2; i++)
-			run_batch(*level, 2, &shapes[i]);
-	}
+	for (size_t i = 0; i < 2; i++)
+		run_batch(kb_cpu_levels()[0], 2, &shapes[i]);
 }
 
 int main(void)
