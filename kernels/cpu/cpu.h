@@ -17,7 +17,8 @@
 #include "threads.h"
 
 #define KC_LANES 16u		/* weight rows of one group; partial sums of a reduction */
-#define KC_BLOCK 32u		/* weights and activations of one quantised block */
+#define KC_BLOCK 32u		/* weights of one quantised block */
+#define KC_HALF 16u		/* activations of 8 bits under one scale */
 #define KC_SEGMENT 512u		/* positions of one attention segment */
 #define KC_MAX_HEAD_DIM 512u
 #define KC_MAX_QUERIES 64u	/* queries that share one pass over K and V */
@@ -70,13 +71,21 @@ struct kb_pool {
 	uint64_t bytes;
 };
 
-/* Rows that enter a product, as floats or quantised per 32 (NUMERICS.md). */
+/*
+ * Rows that enter a product, in the form that its weights need (NUMERICS.md):
+ * floats, 8 bits with a scale per 16 (for 4-bit weights), or 16 bits with one per
+ * 32 (for 8-bit weights).
+ */
+enum { KC_FORM_8 = 1, KC_FORM_16 = 2 };
+
 struct kc_rows {
 	uint32_t cols;
 	float *f;	/* [rows][cols] */
 	int8_t *q;	/* [rows][cols] */
-	float *d, *s;	/* [rows][cols / 32]: scale; scale times sum of q */
-	int32_t *sum;	/* [rows][cols / 32]: sum of q */
+	float *d;	/* [rows][cols / 16]: scale */
+	float *s;	/* [rows][cols / 32]: sum of scale times q */
+	int16_t *q16;	/* [rows][cols], of each four in the order 0, 2, 1, 3 */
+	float *d16;	/* [rows][cols / 32] */
 };
 
 /* Queries of one sequence and kv head, and where their keys and values are. */
@@ -108,8 +117,9 @@ struct kc_level {
 	const char *name;
 	bool (*supported)(void);
 
-	/* n a multiple of 32 */
-	void (*quantize)(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum);
+	/* n a multiple of 32; outputs as in struct kc_rows */
+	void (*quantize)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	void (*quantize16)(const float *x, uint32_t n, int16_t *q, float *d);
 	void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
 	/* Turns the first n_dims of x; angles: cos [n_dims/2], sin [n_dims/2]; any even n_dims. */
 	void (*rotate)(float *x, const float *angles, uint32_t n_dims, enum kb_rope_style style);
@@ -144,6 +154,14 @@ static inline size_t kc_attend_scratch(uint32_t head_dim)
 static inline bool kc_type_quantized(enum kb_type type)
 {
 	return type == KB_Q4_0 || type == KB_Q4_1 || type == KB_Q8_0;
+}
+
+/* The quantised forms of activations that a matrix of this type takes, as bits. */
+static inline unsigned kc_type_forms(enum kb_type type)
+{
+	if (type == KB_Q8_0)
+		return KC_FORM_16;
+	return kc_type_quantized(type) ? KC_FORM_8 : 0;
 }
 
 /* The positions of a segment that a query at pos sees: *t0 .. *t1 - 1; false: none. */

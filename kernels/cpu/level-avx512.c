@@ -18,6 +18,7 @@ const struct kc_level kc_level_avx512 = {
 	.name = "avx512",
 	.supported = supported,
 	.quantize = simd_quantize,
+	.quantize16 = simd_quantize16,
 	.rmsnorm = simd_rmsnorm,
 	.rotate = simd_rotate,
 	.gated = simd_gated,

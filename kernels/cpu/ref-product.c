@@ -18,40 +18,45 @@ static float scale_at(const uint8_t *p, uint32_t lane)
 	return kc_f16_to_f32(h);
 }
 
-static int32_t dot_q4(const uint8_t *w, const int8_t *x)
+/* half 0: the low nibbles, k = 0 .. 15; half 1: the high ones. */
+static int32_t dot_q4(const uint8_t *w, uint32_t half, const int8_t *x)
 {
 	int32_t sum = 0;
 
-	for (uint32_t k = 0; k < 16; k++) {
-		uint8_t pair = w[k / 4 * 4 * KC_LANES + k % 4];
-
-		sum += (pair & 15) * x[k] + (pair >> 4) * x[k + 16];
-	}
+	for (uint32_t k = 0; k < KC_HALF; k++)
+		sum += (w[k / 4 * 4 * KC_LANES + k % 4] >> 4 * half & 15) * x[k];
 	return sum;
 }
 
-static int32_t dot_q8(const uint8_t *w, const int8_t *x)
+static int32_t dot_q8(const uint8_t *w, const int16_t *x)
 {
+	static const uint8_t order[4] = { 0, 2, 1, 3 };
 	int32_t sum = 0;
 
 	for (uint32_t k = 0; k < 32; k++)
-		sum += (int8_t)w[k / 4 * 4 * KC_LANES + k % 4] * x[k];
+		sum += (int8_t)w[k / 4 * 4 * KC_LANES + k % 4] * x[k / 4 * 4 + order[k % 4]];
 	return sum;
+}
+
+/* One block of 4-bit weights, offset per unit of activation. */
+static float block_q4(const uint8_t *quants, float dw, float offset, const int8_t *q, const float *d, float s, float y)
+{
+	for (uint32_t half = 0; half < 2; half++)
+		y = fmaf(dw * d[half], (float)dot_q4(quants, half, q + half * KC_HALF), y);
+	return fmaf(offset, s, y);
 }
 
 static void group_q4_0(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES])
 {
 	uint32_t n_blocks = in->cols / KC_BLOCK;
 	const int8_t *q = in->q + (size_t)row * in->cols;
-	const float *d = in->d + (size_t)row * n_blocks, *s = in->s + (size_t)row * n_blocks;
+	const float *d = in->d + (size_t)row * n_blocks * 2, *s = in->s + (size_t)row * n_blocks;
 
-	for (uint32_t b = 0; b < n_blocks; b++, w += 18 * KC_LANES, q += KC_BLOCK) {
+	for (uint32_t b = 0; b < n_blocks; b++, w += 18 * KC_LANES, q += KC_BLOCK, d += 2) {
 		for (uint32_t i = 0; i < KC_LANES; i++) {
 			float dw = scale_at(w, i);
-			int32_t dot = dot_q4(w + 2 * KC_LANES + 4 * (size_t)i, q);
 
-			y[i] = fmaf(dw * d[b], (float)dot, y[i]);
-			y[i] = fmaf(-8.0f * dw, s[b], y[i]);
+			y[i] = block_q4(w + 2 * KC_LANES + 4 * (size_t)i, dw, -8.0f * dw, q, d, s[b], y[i]);
 		}
 	}
 }
@@ -60,24 +65,20 @@ static void group_q4_1(const uint8_t *w, const struct kc_rows *in, uint32_t row,
 {
 	uint32_t n_blocks = in->cols / KC_BLOCK;
 	const int8_t *q = in->q + (size_t)row * in->cols;
-	const float *d = in->d + (size_t)row * n_blocks, *s = in->s + (size_t)row * n_blocks;
+	const float *d = in->d + (size_t)row * n_blocks * 2, *s = in->s + (size_t)row * n_blocks;
 
-	for (uint32_t b = 0; b < n_blocks; b++, w += 20 * KC_LANES, q += KC_BLOCK) {
-		for (uint32_t i = 0; i < KC_LANES; i++) {
-			float dw = scale_at(w, i), mw = scale_at(w + 2 * KC_LANES, i);
-			int32_t dot = dot_q4(w + 4 * KC_LANES + 4 * (size_t)i, q);
-
-			y[i] = fmaf(dw * d[b], (float)dot, y[i]);
-			y[i] = fmaf(mw, s[b], y[i]);
-		}
+	for (uint32_t b = 0; b < n_blocks; b++, w += 20 * KC_LANES, q += KC_BLOCK, d += 2) {
+		for (uint32_t i = 0; i < KC_LANES; i++)
+			y[i] = block_q4(w + 4 * KC_LANES + 4 * (size_t)i, scale_at(w, i), scale_at(w + 2 * KC_LANES, i),
+					q, d, s[b], y[i]);
 	}
 }
 
 static void group_q8_0(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES])
 {
 	uint32_t n_blocks = in->cols / KC_BLOCK;
-	const int8_t *q = in->q + (size_t)row * in->cols;
-	const float *d = in->d + (size_t)row * n_blocks;
+	const int16_t *q = in->q16 + (size_t)row * in->cols;
+	const float *d = in->d16 + (size_t)row * n_blocks;
 
 	for (uint32_t b = 0; b < n_blocks; b++, w += 34 * KC_LANES, q += KC_BLOCK) {
 		for (uint32_t i = 0; i < KC_LANES; i++) {

@@ -7,34 +7,57 @@
 
 #include "elementary.h"
 
-static void quantize_block(const float *x, int8_t *q, float *d, float *s, int32_t *sum)
+/* n values to integers of magnitude <= top; returns the scale. */
+static float quantize_some(const float *x, uint32_t n, float top, int32_t *q)
 {
 	float max = 0, scale, inverse = 0;
 
-	for (uint32_t k = 0; k < KC_BLOCK; k++)
+	for (uint32_t k = 0; k < n; k++)
 		max = fabsf(x[k]) > max ? fabsf(x[k]) : max;
-	scale = max / 127.0f;
+	scale = max / top;
 	if (scale >= FLT_MIN)
 		inverse = 1.0f / scale;
 	else
 		scale = 0;
-	*sum = 0;
-	for (uint32_t k = 0; k < KC_BLOCK; k++) {
+	for (uint32_t k = 0; k < n; k++) {
 		float t = x[k] * inverse;
 
-		t = t < 127.0f ? t : 127.0f;
-		t = t > -127.0f ? t : -127.0f;
-		q[k] = (int8_t)lrintf(t);
-		*sum += q[k];
+		t = t < top ? t : top;
+		t = t > -top ? t : -top;
+		q[k] = (int32_t)lrintf(t);
 	}
-	*d = scale;
-	*s = scale * (float)*sum;
+	return scale;
 }
 
-static void ref_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+static void ref_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s)
 {
-	for (uint32_t b = 0; b < n / KC_BLOCK; b++)
-		quantize_block(x + (size_t)b * KC_BLOCK, q + (size_t)b * KC_BLOCK, d + b, s + b, sum + b);
+	float s_half[2];
+
+	for (uint32_t h = 0; h < n / KC_HALF; h++) {
+		int32_t v[KC_HALF], sum = 0;
+
+		d[h] = quantize_some(x + (size_t)h * KC_HALF, KC_HALF, 127.0f, v);
+		for (uint32_t k = 0; k < KC_HALF; k++) {
+			q[(size_t)h * KC_HALF + k] = (int8_t)v[k];
+			sum += v[k];
+		}
+		s_half[h % 2] = d[h] * (float)sum;
+		if (h % 2)
+			s[h / 2] = s_half[0] + s_half[1];
+	}
+}
+
+static void ref_quantize16(const float *x, uint32_t n, int16_t *q, float *d)
+{
+	static const uint8_t order[4] = { 0, 2, 1, 3 };
+
+	for (uint32_t b = 0; b < n / KC_BLOCK; b++) {
+		int32_t v[KC_BLOCK];
+
+		d[b] = quantize_some(x + (size_t)b * KC_BLOCK, KC_BLOCK, 32767.0f, v);
+		for (uint32_t k = 0; k < KC_BLOCK; k++)
+			q[(size_t)b * KC_BLOCK + k] = (int16_t)v[k / 4 * 4 + order[k % 4]];
+	}
 }
 
 static void ref_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)
@@ -94,6 +117,7 @@ const struct kc_level kc_level_c = {
 	.name = "c",
 	.supported = always,
 	.quantize = ref_quantize,
+	.quantize16 = ref_quantize16,
 	.rmsnorm = ref_rmsnorm,
 	.rotate = ref_rotate,
 	.gated = ref_gated,

@@ -93,6 +93,28 @@ INLINE void vi_store_bytes(int8_t *p, const vi v[32 / VW])
 	_mm256_storeu_si256((__m256i *)p, c);
 }
 
+/* 32 integers of 16 bits, of each four in the order 0, 2, 1, 3. */
+INLINE void vi_store_pairs(int16_t *p, const vi v[32 / VW])
+{
+	UNROLL
+	for (int i = 0; i < 2; i++) {
+		__m256i a = _mm256_shuffle_epi32(v[2 * i], 0xd8), b = _mm256_shuffle_epi32(v[2 * i + 1], 0xd8);
+
+		/* The pack works inside 128-bit halves. */
+		a = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);
+		_mm256_storeu_si256((__m256i *)(void *)(p + 16 * (size_t)i), a);
+	}
+}
+
+/* Two activations in every lane. */
+INLINE vi vi_pair(const int16_t *p)
+{
+	int32_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return _mm256_set1_epi32(x);
+}
+
 /* Four activation bytes in every lane. */
 INLINE vi vi_bytes4(const int8_t *p)
 {
@@ -103,9 +125,9 @@ INLINE vi vi_bytes4(const int8_t *p)
 }
 
 /*
- * Dot product of 32 nibbles per lane: eight steps of four.  A step's pair sums
- * are at most 2 * 15 * 127 = 3,810 in magnitude, so that eight add up to at
- * most 30,480 in 16 bits; one multiply-add by ones then widens them.
+ * Dot product of 16 nibbles per lane: four steps of four.  A step's pair sums
+ * are at most 2 * 15 * 127 = 3,810 in magnitude, so that four add up to at
+ * most 15,240 in 16 bits; one multiply-add by ones then widens them.
  */
 INLINE vi dot_nibbles(vi sum, vi w, vi x)
 {
@@ -122,31 +144,27 @@ INLINE vi dot_nibbles_end(vi sum)
 }
 
 /*
- * Signed bytes: |w| * sign(x, w).  |w| <= 128 (as unsigned) and |x| <= 127, so a
- * pair sum is at most 2 * 128 * 127 = 32,512 and never saturates.
+ * Signed bytes times 16-bit activations: the four bytes of a lane as two pairs
+ * of 16 bits, (0, 2) and (1, 3), which is the order of the activations.  32
+ * products of at most 128 * 32,767 fit 32 bits.
  */
 struct dot_weights {
-	vi w, magnitude;
+	vi even, odd;
 };
 
 INLINE struct dot_weights dot_bytes_weights(vi w)
 {
-	return (struct dot_weights){ w, _mm256_abs_epi8(w) };
+	return (struct dot_weights){ _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), _mm256_srai_epi16(w, 8) };
 }
 
-/* sum_x: sum of the 32 activations. */
-INLINE vi dot_bytes_begin(int32_t sum_x)
+/* x: the four activations of a step. */
+INLINE vi dot_bytes(vi sum, struct dot_weights w, const int16_t *x)
 {
-	(void)sum_x;
-	return _mm256_setzero_si256();
-}
+	__m256i even = _mm256_madd_epi16(w.even, vi_pair(x)), odd = _mm256_madd_epi16(w.odd, vi_pair(x + 2));
 
-INLINE vi dot_bytes(vi sum, struct dot_weights w, vi x)
-{
-	__m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.w));
-	__m256i wide = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-
-	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(wide));	/* as above */
+	/* as above */
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(even));
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(odd));
 	return sum;
 }
 

@@ -88,6 +88,25 @@ INLINE void vi_store_bytes(int8_t *p, const vi v[32 / VW])
 	_mm_storeu_si128((__m128i *)(p + 16), _mm512_cvtepi32_epi8(v[1]));
 }
 
+INLINE void vi_store_pairs(int16_t *p, const vi v[32 / VW])
+{
+	UNROLL
+	for (int i = 0; i < 2; i++) {
+		__m256i a = _mm512_cvtepi32_epi16(v[i]);
+
+		a = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(a, 0xd8), 0xd8);
+		_mm256_storeu_si256((__m256i *)(void *)(p + 16 * (size_t)i), a);
+	}
+}
+
+INLINE vi vi_pair(const int16_t *p)
+{
+	int32_t x;
+
+	memcpy(&x, p, sizeof(x));
+	return _mm512_set1_epi32(x);
+}
+
 INLINE vi vi_bytes4(const int8_t *p)
 {
 	int32_t x;
@@ -107,24 +126,18 @@ INLINE vi dot_nibbles_end(vi sum)
 	return sum;
 }
 
-/* It wants unsigned weights: (w + 128) . x - 128 * sum of x, exact. */
 struct dot_weights {
-	vi shifted;
+	vi even, odd;
 };
 
 INLINE struct dot_weights dot_bytes_weights(vi w)
 {
-	return (struct dot_weights){ _mm512_xor_si512(w, vi_set1((int32_t)0x80808080)) };
+	return (struct dot_weights){ _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), _mm512_srai_epi16(w, 8) };
 }
 
-INLINE vi dot_bytes_begin(int32_t sum_x)
+INLINE vi dot_bytes(vi sum, struct dot_weights w, const int16_t *x)
 {
-	return _mm512_set1_epi32(-128 * sum_x);
-}
-
-INLINE vi dot_bytes(vi sum, struct dot_weights w, vi x)
-{
-	return _mm512_dpbusd_epi32(sum, w.shifted, x);
+	return _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(sum, w.even, vi_pair(x)), w.odd, vi_pair(x + 2));
 }
 
 #endif

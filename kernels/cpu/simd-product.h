@@ -9,8 +9,8 @@
  * some 25 cycles, against 45 to 60 for its bytes at 20 GB/s per core.
  *
  * Limit, matrix x matrix: the multiply rate.  A block of 32 x 8 takes, for each
- * batch row, 8 maddubs, 8 adds and 5 more on AVX2 (21 for 256 products), and 8
- * dpbusd and 4 more for 32 x 16 on AVX-512 (12 for 512 products); unpacking is
+ * batch row, 8 maddubs, 8 adds and 9 more on AVX2 (25 for 256 products), and 8
+ * dpbusd and 7 more for 32 x 16 on AVX-512 (15 for 512 products); unpacking is
  * shared by up to MAX_PRODUCT_ROWS batch rows.
  */
 #ifndef KC_SIMD_PRODUCT_H
@@ -50,34 +50,30 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 		} \
 	} while (0)
 
-/* One 64-byte piece of 4-bit weights times four low and four high activations of each row. */
-SPECIALIZED void step_q4(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+/* Half (low or high nibbles) of a 64-byte piece of 4-bit weights times four activations of each row. */
+SPECIALIZED void step_q4(const uint8_t *w, const int half, const int8_t *x, size_t x_stride, const int n_rows,
+			 const int n_vecs, vi *dot)
 {
-	vi low[VN], high[VN];
+	vi nibbles[VN];
 
 	UNROLL
 	for (int v = 0; v < n_vecs; v++) {
 		vi pair = vi_load(w + v * VW * 4);
 
-		low[v] = vi_low_nibbles(pair);
-		high[v] = vi_high_nibbles(pair);
+		nibbles[v] = half ? vi_high_nibbles(pair) : vi_low_nibbles(pair);
 	}
 	UNROLL
 	for (int r = 0; r < n_rows; r++) {
-		vi x_low = vi_bytes4(x + r * x_stride), x_high = vi_bytes4(x + r * x_stride + 16);
+		vi four = vi_bytes4(x + r * x_stride);
 
 		UNROLL
-		for (int v = 0; v < n_vecs; v++) {
-			vi *sum = &dot[r * n_vecs + v];
-
-			*sum = dot_nibbles(*sum, low[v], x_low);
-			*sum = dot_nibbles(*sum, high[v], x_high);
-		}
+		for (int v = 0; v < n_vecs; v++)
+			dot[r * n_vecs + v] = dot_nibbles(dot[r * n_vecs + v], nibbles[v], four);
 	}
 }
 
-/* The same for bytes. */
-SPECIALIZED void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+/* One piece of 8-bit weights times four 16-bit activations of each row. */
+SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
 {
 	struct dot_weights weights[VN];
 
@@ -86,11 +82,9 @@ SPECIALIZED void step_q8(const uint8_t *w, const int8_t *x, size_t x_stride, con
 		weights[v] = dot_bytes_weights(vi_load(w + v * VW * 4));
 	UNROLL
 	for (int r = 0; r < n_rows; r++) {
-		vi four = vi_bytes4(x + r * x_stride);
-
 		UNROLL
 		for (int v = 0; v < n_vecs; v++)
-			dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights[v], four);
+			dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights[v], x + r * x_stride);
 	}
 }
 
@@ -104,7 +98,59 @@ SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, co
 	const size_t block_bytes = (has_min ? 20 : 18) * KC_LANES, quants = (has_min ? 4 : 2) * KC_LANES;
 	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
 	const int8_t *x = t->in->q + (size_t)t->row * cols;
-	const float *d = t->in->d + (size_t)t->row * n_blocks, *s = t->in->s + (size_t)t->row * n_blocks;
+	const float *d = t->in->d + (size_t)t->row * n_blocks * 2, *s = t->in->s + (size_t)t->row * n_blocks;
+	const uint8_t *w = t->w;
+	vf acc[MAX_PRODUCT_ROWS * VN];
+
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		acc[i] = vf_zero();
+	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
+		const uint8_t *pieces = w + quants + first * VW * 4;
+		vf dw[VN];
+
+		if (t->stream)
+			prefetch(w, block_bytes);
+		UNROLL
+		for (int v = 0; v < n_vecs; v++)
+			dw[v] = vf_load_f16(w + (first + v) * VW * 2);
+		UNROLL
+		for (int half = 0; half < 2; half++) {
+			vi dot[MAX_PRODUCT_ROWS * VN];
+
+			UNROLL
+			for (int i = 0; i < n_rows * n_vecs; i++)
+				dot[i] = vi_zero();
+			EACH_PIECE(4, n_rows, step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs, dot));
+			UNROLL
+			for (int i = 0; i < n_rows * n_vecs; i++) {
+				vf scale = vf_set1(d[((size_t)(i / n_vecs) * n_blocks + b) * 2 + half]);
+
+				acc[i] = vf_fma(vf_mul(dw[i % n_vecs], scale), vf_of_int(dot_nibbles_end(dot[i])), acc[i]);
+			}
+		}
+		UNROLL
+		for (int i = 0; i < n_rows * n_vecs; i++) {
+			vf offset;
+
+			if (has_min)
+				offset = vf_load_f16(w + 2 * KC_LANES + (first + i % n_vecs) * VW * 2);
+			else
+				offset = vf_mul(vf_set1(-8.0f), dw[i % n_vecs]);
+			acc[i] = vf_fma(offset, vf_set1(s[(size_t)(i / n_vecs) * n_blocks + b]), acc[i]);
+		}
+	}
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
+}
+
+SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
+{
+	const size_t block_bytes = 34 * KC_LANES;
+	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
+	const int16_t *x = t->in->q16 + (size_t)t->row * cols;
+	const float *d = t->in->d16 + (size_t)t->row * n_blocks;
 	const uint8_t *w = t->w;
 	vf acc[MAX_PRODUCT_ROWS * VN];
 
@@ -119,51 +165,6 @@ SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, co
 		UNROLL
 		for (int i = 0; i < n_rows * n_vecs; i++)
 			dot[i] = vi_zero();
-		EACH_PIECE(4, n_rows, step_q4(w + quants + first * VW * 4 + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
-		UNROLL
-		for (int v = 0; v < n_vecs; v++) {
-			vf dw = vf_load_f16(w + (first + v) * VW * 2), offset;
-
-			if (has_min)
-				offset = vf_load_f16(w + 2 * KC_LANES + (first + v) * VW * 2);
-			else
-				offset = vf_mul(vf_set1(-8.0f), dw);
-			UNROLL
-			for (int r = 0; r < n_rows; r++) {
-				vf *a = &acc[r * n_vecs + v];
-				vf scale = vf_mul(dw, vf_set1(d[(size_t)r * n_blocks + b]));
-
-				*a = vf_fma(scale, vf_of_int(dot_nibbles_end(dot[r * n_vecs + v])), *a);
-				*a = vf_fma(offset, vf_set1(s[(size_t)r * n_blocks + b]), *a);
-			}
-		}
-	}
-	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
-}
-
-SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
-{
-	const size_t block_bytes = 34 * KC_LANES;
-	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
-	const int8_t *x = t->in->q + (size_t)t->row * cols;
-	const float *d = t->in->d + (size_t)t->row * n_blocks;
-	const int32_t *sum = t->in->sum + (size_t)t->row * n_blocks;
-	const uint8_t *w = t->w;
-	vf acc[MAX_PRODUCT_ROWS * VN];
-
-	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		acc[i] = vf_zero();
-	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
-		vi dot[MAX_PRODUCT_ROWS * VN];
-
-		if (t->stream)
-			prefetch(w, block_bytes);
-		UNROLL
-		for (int i = 0; i < n_rows * n_vecs; i++)
-			dot[i] = dot_bytes_begin(sum[(size_t)(i / n_vecs) * n_blocks + b]);
 		EACH_PIECE(8, n_rows, step_q8(w + 2 * KC_LANES + first * VW * 4 + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
 		UNROLL
 		for (int v = 0; v < n_vecs; v++) {

@@ -40,37 +40,60 @@ INLINE vf vf_softcap(vf x, vf cap)
 	return vf_mul(cap, vf_sub(vf_set1(1.0f), vf_div(vf_set1(2.0f), vf_add(e, vf_set1(1.0f)))));
 }
 
-INLINE void quantize_block(const float *x, int8_t *q, float *d, float *s, int32_t *sum)
+/* 16 * n values to integers of magnitude <= top; returns the scale. */
+INLINE float quantize_some(const float *x, const int n, const float top, vi *r)
 {
-	vf v[32 / VW], max = vf_zero(), inverse;
-	vi r[32 / VW], total = vi_zero();
+	vf v[2 * VN], max = vf_zero(), inverse;
 	float scale;
 
 	UNROLL
-	for (int i = 0; i < 32 / VW; i++) {
+	for (int i = 0; i < n * VN; i++) {
 		v[i] = vf_load(x + i * VW);
 		max = vf_max(vf_abs(v[i]), max);
 	}
-	scale = vf_reduce_max(max) / 127.0f;
+	scale = vf_reduce_max(max) / top;
 	inverse = vf_set1(scale >= FLT_MIN ? 1.0f / scale : 0);
 	scale = scale >= FLT_MIN ? scale : 0;
 	UNROLL
-	for (int i = 0; i < 32 / VW; i++) {
-		vf t = vf_min(vf_mul(v[i], inverse), vf_set1(127.0f));
+	for (int i = 0; i < n * VN; i++) {
+		vf t = vf_min(vf_mul(v[i], inverse), vf_set1(top));
 
-		r[i] = vf_round(vf_max(t, vf_set1(-127.0f)));
-		total = vi_add(total, r[i]);
+		r[i] = vf_round(vf_max(t, vf_set1(-top)));
 	}
-	vi_store_bytes(q, r);
-	*sum = vi_reduce_add(total);
-	*d = scale;
-	*s = scale * (float)*sum;
+	return scale;
 }
 
-static void simd_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s, int32_t *sum)
+/* Scale times sum of 16 integers. */
+INLINE float scaled_sum(float scale, const vi r[VN])
 {
-	for (uint32_t b = 0; b < n / KC_BLOCK; b++)
-		quantize_block(x + (size_t)b * KC_BLOCK, q + (size_t)b * KC_BLOCK, d + b, s + b, sum + b);
+	vi sum = r[0];
+
+	UNROLL
+	for (int i = 1; i < VN; i++)
+		sum = vi_add(sum, r[i]);
+	return scale * (float)vi_reduce_add(sum);
+}
+
+static void simd_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s)
+{
+	for (uint32_t b = 0; b < n / KC_BLOCK; b++, x += KC_BLOCK, d += 2) {
+		vi r[2 * VN];
+
+		d[0] = quantize_some(x, 1, 127.0f, r);
+		d[1] = quantize_some(x + KC_HALF, 1, 127.0f, r + VN);
+		s[b] = scaled_sum(d[0], r) + scaled_sum(d[1], r + VN);
+		vi_store_bytes(q + (size_t)b * KC_BLOCK, r);
+	}
+}
+
+static void simd_quantize16(const float *x, uint32_t n, int16_t *q, float *d)
+{
+	for (uint32_t b = 0; b < n / KC_BLOCK; b++) {
+		vi r[2 * VN];
+
+		d[b] = quantize_some(x + (size_t)b * KC_BLOCK, 2, 32767.0f, r);
+		vi_store_pairs(q + (size_t)b * KC_BLOCK, r);
+	}
 }
 
 static void simd_rmsnorm(float *y, const float *x, const float *w, uint32_t n, float eps)

@@ -105,8 +105,7 @@ int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in 
 	if (ws->state != KC_RECORDING || !attn_in_valid(ws, layer, op))
 		return -EINVAL;
 	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
-			kc_type_quantized(op->wq->type) || kc_type_quantized(op->wk->type) ||
-			kc_type_quantized(op->wv->type));
+			kc_type_forms(op->wq->type) | kc_type_forms(op->wk->type) | kc_type_forms(op->wv->type));
 	if (r)
 		return r;
 	p = kc_phase_add(ws, run_qkv);
@@ -241,8 +240,7 @@ static void run_attended(const struct kc_phase *p, uint32_t task, uint32_t threa
 	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
 		if (ws->rows[i].slot != KC_NO_SLOT)
 			merge_slots(ws, i);
-		if (p->quantize)
-			kc_quantize_row(ws->be->level, &ws->attended, i);
+		kc_quantize_row(ws->be->level, p->forms, &ws->attended, i);
 	}
 }
 
@@ -264,7 +262,7 @@ int kc_attn_out(struct kb_workspace *ws, const struct kb_attn_out *op)
 	p = kc_phase_add(ws, run_attended);
 	if (!p)
 		return -ENOMEM;
-	p->quantize = kc_type_quantized(op->wo->type);
+	p->forms = kc_type_forms(op->wo->type);
 	kc_phase_cut_rows(p, ws->batch.n_rows);
 	p = kc_phase_add(ws, run_attn_out);
 	if (!p)

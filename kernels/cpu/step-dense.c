@@ -48,13 +48,12 @@ static void run_norm(const struct kc_phase *p, uint32_t task, uint32_t thread)
 
 		level->rmsnorm(ws->normed.f + (size_t)i * n_embd, ws->x + (size_t)row * n_embd,
 			       kc_vector(p->op.norm.norm), n_embd, p->op.norm.eps);
-		if (p->quantize)
-			kc_quantize_row(level, &ws->normed, i);
+		kc_quantize_row(level, p->forms, &ws->normed, i);
 	}
 }
 
 int kc_add_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps, const uint32_t *rows,
-		uint32_t n_rows, bool quantize)
+		uint32_t n_rows, unsigned forms)
 {
 	struct kc_phase *p = kc_phase_add(ws, run_norm);
 
@@ -63,7 +62,7 @@ int kc_add_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps
 	p->op.norm.norm = norm;
 	p->op.norm.eps = eps;
 	p->op.norm.rows = rows;
-	p->quantize = quantize;
+	p->forms = forms;
 	kc_phase_cut_rows(p, n_rows);
 	return 0;
 }
@@ -144,9 +143,8 @@ static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
 		float *y = gate + (size_t)i * width;
 
 		level->gated(y, up + (size_t)i * width, width, op->activation);
-		if (p->quantize)
-			level->quantize(y, width, hidden->q + block * KC_BLOCK, hidden->d + block, hidden->s + block,
-					hidden->sum + block);
+		if (p->forms)
+			kc_quantize(level, p->forms, hidden, block, y, width);
 		else
 			memcpy(hidden->f + block * KC_BLOCK, y, width * sizeof(*y));
 	}
@@ -172,14 +170,14 @@ int kc_ffn(struct kb_workspace *ws, const struct kb_ffn *op)
 	if (op->activation != KB_SILU && op->activation != KB_GELU_TANH)
 		return -ENOTSUP;
 	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
-			kc_type_quantized(op->gate->type) || kc_type_quantized(op->up->type));
+			kc_type_forms(op->gate->type) | kc_type_forms(op->up->type));
 	if (r)
 		return r;
 	p = kc_phase_add(ws, run_gated);
 	if (!p)
 		return -ENOMEM;
 	p->op.ffn = *op;
-	p->quantize = kc_type_quantized(op->down->type);
+	p->forms = kc_type_forms(op->down->type);
 	kc_phase_cut(p, ws->batch.n_rows, n_ff / KC_BLOCK, 2 * KC_BLOCK);
 	p = kc_phase_add(ws, run_down);
 	if (!p)
@@ -219,7 +217,7 @@ int kc_logits(struct kb_workspace *ws, const struct kb_logits *op)
 	if (!ws->batch.n_logits)
 		return 0;
 	r = kc_add_norm(ws, op->norm, op->norm_eps, ws->batch.logit_rows, ws->batch.n_logits,
-			kc_type_quantized(op->head->type));
+			kc_type_forms(op->head->type));
 	if (r)
 		return r;
 	p = kc_phase_add(ws, run_logits);

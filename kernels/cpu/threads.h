@@ -35,7 +35,7 @@ struct kc_phase {
 	uint32_t layer;
 	/* How it is cut: rows of the batch x units of output. */
 	uint32_t n_rows, rows_per_task, n_units, units_per_task;
-	bool quantize;		/* what it puts out is for a quantised matrix */
+	unsigned forms;		/* quantised forms (cpu.h) of what it puts out */
 	union {
 		struct {
 			const struct kb_tensor *table;

@@ -99,20 +99,28 @@ static inline struct kc_part kc_phase_part(const struct kc_phase *p, uint32_t ta
 	return part;
 }
 
-/* Appends "normed[i] = rmsnorm(x[rows[i]])", quantised too if asked for. */
+/* Appends "normed[i] = rmsnorm(x[rows[i]])", in the quantised forms asked for too. */
 int kc_add_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps, const uint32_t *rows,
-		uint32_t n_rows, bool quantize);
+		uint32_t n_rows, unsigned forms);
 /* Appends "x += rmsnorm(branch)". */
 int kc_add_post_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps);
 /* Adds W in (+ bias) to x, or stores it in branch if there is a post-norm. */
 void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const struct kb_tensor *w,
 		const struct kb_tensor *bias, bool post_norm, const struct kc_rows *in);
 
-static inline void kc_quantize_row(const struct kc_level *level, const struct kc_rows *r, uint32_t row)
+/* x [n] becomes the blocks of r from number `block` on, counted through all rows. */
+static inline void kc_quantize(const struct kc_level *level, unsigned forms, const struct kc_rows *r, size_t block,
+			       const float *x, uint32_t n)
 {
-	size_t at = (size_t)row * r->cols, block = (size_t)row * (r->cols / KC_BLOCK);
+	if (forms & KC_FORM_8)
+		level->quantize(x, n, r->q + block * KC_BLOCK, r->d + 2 * block, r->s + block);
+	if (forms & KC_FORM_16)
+		level->quantize16(x, n, r->q16 + block * KC_BLOCK, r->d16 + block);
+}
 
-	level->quantize(r->f + at, r->cols, r->q + at, r->d + block, r->s + block, r->sum + block);
+static inline void kc_quantize_row(const struct kc_level *level, unsigned forms, const struct kc_rows *r, uint32_t row)
+{
+	kc_quantize(level, forms, r, (size_t)row * (r->cols / KC_BLOCK), r->f + (size_t)row * r->cols, r->cols);
 }
 
 static inline const float *kc_vector(const struct kb_tensor *t)

@@ -37,8 +37,8 @@ static inline float *copy_floats(const float *x, size_t n)
 
 struct quantized {
 	int8_t q[2048];
-	float d[64], s[64];
-	int32_t sum[64];
+	int16_t q16[2048];
+	float d[128], s[64], d16[64];
 };
 
 static inline void check_quantize_row(const struct kc_level *level, const float *x, uint32_t n)
@@ -47,11 +47,14 @@ static inline void check_quantize_row(const struct kc_level *level, const float 
 
 	memset(&a, 1, sizeof(a));
 	memset(&b, 1, sizeof(b));
-	kc_level_c.quantize(x, n, a.q, a.d, a.s, a.sum);
-	level->quantize(x, n, b.q, b.d, b.s, b.sum);
+	kc_level_c.quantize(x, n, a.q, a.d, a.s);
+	level->quantize(x, n, b.q, b.d, b.s);
+	kc_level_c.quantize16(x, n, a.q16, a.d16);
+	level->quantize16(x, n, b.q16, b.d16);
 	assert_memory_equal(a.q, b.q, sizeof(a.q));
-	assert_memory_equal(a.sum, b.sum, sizeof(a.sum));
-	assert_same_floats(a.d, b.d, 64, "quantize d");
+	assert_memory_equal(a.q16, b.q16, sizeof(a.q16));
+	assert_same_floats(a.d16, b.d16, 64, "quantize16 d");
+	assert_same_floats(a.d, b.d, 128, "quantize d");
 	assert_same_floats(a.s, b.s, 64, "quantize s");
 }
 
@@ -176,10 +179,12 @@ static inline void rows_init(struct kc_rows *r, const float *x, uint32_t n_rows,
 	r->cols = cols;
 	r->f = copy_floats(x, n);
 	r->q = must(malloc(n));
-	r->d = must(malloc(n / 32 * sizeof(float)));
+	r->d = must(malloc(n / 16 * sizeof(float)));
 	r->s = must(malloc(n / 32 * sizeof(float)));
-	r->sum = must(malloc(n / 32 * sizeof(int32_t)));
-	kc_level_c.quantize(x, (uint32_t)n, r->q, r->d, r->s, r->sum);
+	r->q16 = must(malloc(n * sizeof(*r->q16)));
+	r->d16 = must(malloc(n / 32 * sizeof(float)));
+	kc_level_c.quantize(x, (uint32_t)n, r->q, r->d, r->s);
+	kc_level_c.quantize16(x, (uint32_t)n, r->q16, r->d16);
 }
 
 static inline void rows_deinit(struct kc_rows *r)
@@ -188,7 +193,8 @@ static inline void rows_deinit(struct kc_rows *r)
 	free(r->q);
 	free(r->d);
 	free(r->s);
-	free(r->sum);
+	free(r->q16);
+	free(r->d16);
 }
 
 /* The product of all groups, with guards around the output. */
@@ -272,6 +278,8 @@ static inline void check_saturation(const struct kc_level *level)
 			rows_init(&in, x, 4, COLS);
 			assert_int_equal(in.q[0], 127);
 			assert_int_equal(in.q[COLS], -127);
+			assert_int_equal(in.q16[0], 32767);
+			assert_int_equal(in.q16[COLS], -32767);
 			check_product(level, w, &in, 0, 4);
 			check_product(level, w, &in, 0, 1);
 			check_product(level, w, &in, 2, 2);

@@ -86,12 +86,26 @@ static inline __m128i test_cvtepi32_epi8(simde__m512i v)
 	return r;
 }
 
+static inline __m256i test_cvtepi32_epi16(simde__m512i v)
+{
+	int32_t in[16];
+	int16_t out[16];
+	__m256i r;
+
+	memcpy(in, &v, sizeof(in));
+	for (int i = 0; i < 16; i++)
+		out[i] = (int16_t)in[i];
+	memcpy(&r, out, sizeof(r));
+	return r;
+}
+
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_cvtepu16_epi32
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi32_epi8
+#undef _mm512_cvtepi32_epi16
 #undef _mm512_castsi512_ps
 #undef _mm512_castps_si512
 #undef _mm512_extracti64x4_epi64
@@ -103,6 +117,7 @@ static inline __m128i test_cvtepi32_epi8(simde__m512i v)
 #define _mm512_cvtps_epi32(v) test_cvtps_epi32(v)
 #define _mm512_cvtepi32_ps(v) test_cvtepi32_ps(v)
 #define _mm512_cvtepi32_epi8(v) test_cvtepi32_epi8(v)
+#define _mm512_cvtepi32_epi16(v) test_cvtepi32_epi16(v)
 #define _mm512_castsi512_ps(v) simde_mm512_castsi512_ps(v)
 #define _mm512_castps_si512(v) simde_mm512_castps_si512(v)
 #define _mm512_extracti64x4_epi64(v, i) half_int(v, i)

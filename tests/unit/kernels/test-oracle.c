@@ -91,27 +91,41 @@ static void test_activation(void **state)
 	}
 }
 
+static float largest(const float *x, int n)
+{
+	float max = 0;
+
+	for (int k = 0; k < n; k++)
+		max = fmaxf(max, fabsf(x[k]));
+	return max;
+}
+
 static void test_quantize(void **state)
 {
+	static const int order[4] = { 0, 2, 1, 3 };
 	uint64_t rng = 1;
 
 	for (int n = 0; n < 2000; n++) {
-		float x[32], d, s, max = 0;
+		float x[32], d[2], s, d16;
+		double sum[2] = { 0 };
+		int16_t q16[32];
 		int8_t q[32];
-		int32_t sum, total = 0;
 
-		for (int k = 0; k < 32; k++) {
+		for (int k = 0; k < 32; k++)
 			x[k] = rng_float(&rng, ldexpf(1, n % 40 - 20));
-			max = fmaxf(max, fabsf(x[k]));
-		}
-		kc_level_c.quantize(x, 32, q, &d, &s, &sum);
-		assert_true(fabs((double)d - (double)max / 127) <= EPS * (double)d);
+		kc_level_c.quantize(x, 32, q, d, &s);
 		for (int k = 0; k < 32; k++) {
-			assert_true(fabs((double)x[k] - (double)d * q[k]) <= (0.5 + 1e-4) * (double)d);
-			total += q[k];
+			double scale = (double)d[k / 16];
+
+			assert_true(fabs(scale - (double)largest(x + k / 16 * 16, 16) / 127) <= EPS * scale);
+			assert_true(fabs((double)x[k] - scale * q[k]) <= (0.5 + 1e-4) * scale);
+			sum[k / 16] += scale * q[k];
 		}
-		assert_int_equal(sum, total);
-		assert_true(fabs((double)s - (double)d * total) <= EPS * fabs((double)d * total));
+		assert_true(fabs((double)s - sum[0] - sum[1]) <= 2 * EPS * (fabs(sum[0]) + fabs(sum[1])));
+		kc_level_c.quantize16(x, 32, q16, &d16);
+		assert_true(fabs((double)d16 - (double)largest(x, 32) / 32767) <= EPS * (double)d16);
+		for (int k = 0; k < 32; k++)
+			assert_true(fabs((double)x[k] - (double)d16 * q16[k / 4 * 4 + order[k % 4]]) <= (0.5 + 0.02) * (double)d16);
 	}
 }
 
@@ -155,14 +169,18 @@ static void decode(enum kb_type type, const uint8_t *row, uint32_t k, double *sc
 static void check_output(enum kb_type type, const uint8_t *row, const struct kc_rows *in, uint32_t i, float y)
 {
 	double sum = 0, size = 0;
-	uint32_t n_terms = kc_type_quantized(type) ? 2 * (in->cols / 32) : in->cols;
+	static const int order[4] = { 0, 2, 1, 3 };
+	uint32_t n_terms = kc_type_quantized(type) ? 3 * (in->cols / 32) : in->cols;
 
 	for (uint32_t k = 0; k < in->cols; k++) {
 		double scale, quant, offset, x;
 		size_t at = (size_t)i * in->cols + k;
 
 		decode(type, row, k, &scale, &quant, &offset);
-		x = kc_type_quantized(type) ? (double)in->d[at / 32] * in->q[at] : (double)in->f[at];
+		if (type == KB_Q8_0)
+			x = (double)in->d16[at / 32] * in->q16[at / 4 * 4 + (size_t)order[at % 4]];
+		else
+			x = kc_type_quantized(type) ? (double)in->d[at / 16] * in->q[at] : (double)in->f[at];
 		sum += (scale * quant + offset) * x;
 		size += (fabs(scale * quant) + fabs(offset)) * fabs(x);
 	}
@@ -183,12 +201,16 @@ static void test_product(void **state)
 			uint32_t rows = shapes[s][0], cols = shapes[s][1];
 			uint8_t *data = random_rows(&rng, types[t], rows, cols, 1);
 			struct kb_tensor *w = make_matrix(be, types[t], rows, cols, data);
-			struct kc_rows in = { cols, random_floats(&rng, N * cols, 2), must(malloc(N * cols)),
-					      must(malloc(N * cols)), must(malloc(N * cols)), must(malloc(N * cols)) };
+			struct kc_rows in = {
+				.cols = cols, .f = random_floats(&rng, N * cols, 2), .q = must(malloc(N * cols)),
+				.d = must(malloc(N * cols)), .s = must(malloc(N * cols)),
+				.q16 = must(malloc(N * cols * sizeof(*in.q16))), .d16 = must(malloc(N * cols)),
+			};
 			float *y = must(malloc(sizeof(*y) * N * (rows + 15)));
 			size_t stride = (size_t)w->n_groups * 16;
 
-			kc_level_c.quantize(in.f, N * cols, in.q, in.d, in.s, in.sum);
+			kc_level_c.quantize(in.f, N * cols, in.q, in.d, in.s);
+			kc_level_c.quantize16(in.f, N * cols, in.q16, in.d16);
 			kc_level_c.product(w, 0, w->n_groups, &in, 0, N, y, stride);
 			for (uint32_t i = 0; i < N; i++) {
 				for (uint32_t r = 0; r < rows; r++)
@@ -203,7 +225,8 @@ static void test_product(void **state)
 			free(in.q);
 			free(in.d);
 			free(in.s);
-			free(in.sum);
+			free(in.q16);
+			free(in.d16);
 			be->ops->tensor_free(be, w);
 		}
 	}

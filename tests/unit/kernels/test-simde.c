@@ -27,6 +27,7 @@ static const struct kc_level emulated = {
 	.name = "avx512 by SIMDe",
 	.supported = supported,
 	.quantize = simd_quantize,
+	.quantize16 = simd_quantize16,
 	.rmsnorm = simd_rmsnorm,
 	.rotate = simd_rotate,
 	.gated = simd_gated,
