@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, HERE, PATIENCE
+from conftest import BUILD, HERE, PATIENCE, SANITIZED
 
 N_GOOD = 11
 UIDS = (20001, 20002, 20003)
@@ -77,7 +77,8 @@ def test_sixteen_clients(daemons, bin_dir, tiny_model):
             out, err = p.communicate(timeout=120 * PATIENCE)
             assert p.returncode == 0, err
             assert text_and_ids(out) == alone[i], f"client {i} got another text than alone"
-        assert d.memory() - memory < 64 << 20
+        # Sanitizers hold back what was freed.
+        assert SANITIZED or d.memory() - memory < 64 << 20
     finally:
         for p in peers:
             p.kill()
@@ -85,7 +86,8 @@ def test_sixteen_clients(daemons, bin_dir, tiny_model):
             p.stdout.close()
             p.stderr.close()
     d.idle()
-    assert d.fds() <= fds
+    # The session that asked whether all is idle is itself just going.
+    d.until(lambda: d.fds() <= fds, "descriptors given back")
     # Segments: nothing of a session's shared memory is still mapped.
-    maps = pathlib.Path(f"/proc/{d.proc.pid}/maps").read_text()
-    assert len([m for m in maps.splitlines() if "memfd:kvd-ring" in m]) == 0, maps
+    maps = pathlib.Path(f"/proc/{d.proc.pid}/maps")
+    d.until(lambda: "memfd:kvd-ring" not in maps.read_text(), "segments unmapped")
