@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,24 @@ static bool is_readable_file(const char *path)
 	struct stat st;
 
 	return path && !stat(path, &st) && S_ISREG(st.st_mode) && !access(path, R_OK);
+}
+
+/* With no daemon there, a model that is written as a file must be one. */
+static bool is_meant_as_file(const char *model)
+{
+	size_t n = model ? strlen(model) : 0;
+
+	return n && (strchr(model, '/') || (n > 5 && !strcmp(model + n - 5, ".gguf")));
+}
+
+static int file_failed(const struct ctl *ctl, const char *path)
+{
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+
+	ctl_error(ctl, "cannot read the model %s: %s", path, fd < 0 ? strerror(errno) : "not a regular file");
+	if (fd >= 0)
+		close(fd);
+	return CTL_FAILED;
 }
 
 static int wait_until_loaded(const struct ctl *ctl, struct kvd_client *c, bool is_private, bool quiet)
@@ -153,6 +172,8 @@ int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size
 
 	if (is_private)
 		r = private_start(ctl, model, quiet, &options, &c);
+	else if (is_absent(r) && is_meant_as_file(model))
+		r = file_failed(ctl, model);
 	else if (r)
 		r = connect_failed(ctl, r, diag);
 	if (r)

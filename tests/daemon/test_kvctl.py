@@ -41,6 +41,9 @@ def test_exit_codes(daemon, kvctl, directory):
     none = directory / "nothing"
     assert kvctl("generate", "x", socket=none, env={"HOME": str(directory)}).returncode == 3
     assert kvctl("status", socket=none).returncode == 3
+    for model, why in (("no/such.gguf", b"No such file"), ("absent.gguf", b"No such file"), (directory, b"")):
+        r = kvctl("generate", "-m", model, "x", socket=none)
+        assert r.returncode == 1 and str(model).encode() in r.stderr and why in r.stderr
     assert kvctl("nonsense", socket=daemon.socket).returncode == 2
     assert kvctl("generate", "-t", "hot", "x", socket=daemon.socket).returncode == 2
     r = kvctl("generate", "--raw", "-", stdin=b"word " * 30000, socket=daemon.socket)
