@@ -278,7 +278,8 @@ struct kb_ops {
 
 	/* optional: copy the first n_tokens of block src to block dst; stand-in:
 	 * memcpy through the pool's mapping where host memory. */
-	int (*copy_tokens)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src, uint32_t n_tokens);
+	int (*copy_tokens)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
+			   uint32_t n_tokens);
 	/* optional: seal a full block's layer into its compressed form (Q4);
 	 * absent: kv_type Q4 is refused. */
 	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);

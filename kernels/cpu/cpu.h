@@ -135,7 +135,8 @@ struct kc_level {
 
 	/* One segment for all queries (row-major: row, head); at most KC_MAX_QUERIES.
 	 * scratch: kc_attend_scratch(head_dim) floats, 64-byte aligned. */
-	void (*attend)(const struct kc_queries *queries, uint32_t segment, const struct kc_partial *out, float *scratch);
+	void (*attend)(const struct kc_queries *queries, uint32_t segment, const struct kc_partial *out,
+		       float *scratch);
 	/* Adds query j of a later segment to (m, l, o). */
 	void (*merge)(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j, uint32_t head_dim);
 };

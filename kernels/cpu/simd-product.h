@@ -73,7 +73,8 @@ SPECIALIZED void step_q4(const uint8_t *w, const int half, const int8_t *x, size
 }
 
 /* One piece of 8-bit weights times four 16-bit activations of each row. */
-SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs, vi *dot)
+SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
+			 vi *dot)
 {
 	struct dot_weights weights[VN];
 
@@ -121,12 +122,14 @@ SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, co
 			UNROLL
 			for (int i = 0; i < n_rows * n_vecs; i++)
 				dot[i] = vi_zero();
-			EACH_PIECE(4, n_rows, step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs, dot));
+			EACH_PIECE(4, n_rows,
+				   step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs, dot));
 			UNROLL
 			for (int i = 0; i < n_rows * n_vecs; i++) {
+				vf sum = vf_of_int(dot_nibbles_end(dot[i]));
 				vf scale = vf_set1(d[((size_t)(i / n_vecs) * n_blocks + b) * 2 + half]);
 
-				acc[i] = vf_fma(vf_mul(dw[i % n_vecs], scale), vf_of_int(dot_nibbles_end(dot[i])), acc[i]);
+				acc[i] = vf_fma(vf_mul(dw[i % n_vecs], scale), sum, acc[i]);
 			}
 		}
 		UNROLL
@@ -158,6 +161,7 @@ SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, cons
 	for (int i = 0; i < n_rows * n_vecs; i++)
 		acc[i] = vf_zero();
 	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
+		const uint8_t *pieces = w + 2 * KC_LANES + first * VW * 4;
 		vi dot[MAX_PRODUCT_ROWS * VN];
 
 		if (t->stream)
@@ -165,7 +169,7 @@ SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, cons
 		UNROLL
 		for (int i = 0; i < n_rows * n_vecs; i++)
 			dot[i] = vi_zero();
-		EACH_PIECE(8, n_rows, step_q8(w + 2 * KC_LANES + first * VW * 4 + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
+		EACH_PIECE(8, n_rows, step_q8(pieces + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
 		UNROLL
 		for (int v = 0; v < n_vecs; v++) {
 			vf dw = vf_load_f16(w + (first + v) * VW * 2);
@@ -173,8 +177,9 @@ SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, cons
 			UNROLL
 			for (int r = 0; r < n_rows; r++) {
 				vf scale = vf_mul(dw, vf_set1(d[(size_t)r * n_blocks + b]));
+				const int i = r * n_vecs + v;
 
-				acc[r * n_vecs + v] = vf_fma(scale, vf_of_int(dot[r * n_vecs + v]), acc[r * n_vecs + v]);
+				acc[i] = vf_fma(scale, vf_of_int(dot[i]), acc[i]);
 			}
 		}
 	}

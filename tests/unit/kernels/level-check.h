@@ -223,7 +223,9 @@ static inline void check_product(const struct kc_level *level, const struct kb_t
 
 static inline void check_products(const struct kc_level *level)
 {
-	static const uint32_t shapes[][2] = { { 1, 32 }, { 16, 64 }, { 17, 96 }, { 31, 32 }, { 64, 576 }, { 49, 1536 } };
+	static const uint32_t shapes[][2] = {
+		{ 1, 32 }, { 16, 64 }, { 17, 96 }, { 31, 32 }, { 64, 576 }, { 49, 1536 },
+	};
 	struct kb_backend *be = open_level("c", 1);
 	uint64_t rng = 6;
 
@@ -352,7 +354,8 @@ static inline void partial_deinit(struct kc_partial *p)
 	free(p->o);
 }
 
-static inline void check_merge(const struct kc_level *level, const struct kc_partial *sum, const struct kc_partial *part,
+static inline void check_merge(const struct kc_level *level, const struct kc_partial *sum,
+			       const struct kc_partial *part,
 			       uint32_t j, uint32_t head_dim)
 {
 	float m[2] = { sum->m[j], sum->m[j] }, l[2] = { sum->l[j], sum->l[j] };
@@ -405,7 +408,8 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 			if (a.l[j] == 0)
 				continue;
 			assert_true(a.l[j] >= 1);
-			assert_same_floats(a.o + (size_t)j * c->head_dim, b.o + (size_t)j * c->head_dim, c->head_dim, what);
+			assert_same_floats(a.o + (size_t)j * c->head_dim, b.o + (size_t)j * c->head_dim, c->head_dim,
+					   what);
 			check_merge(level, &sum, &a, j, c->head_dim);
 		}
 	}

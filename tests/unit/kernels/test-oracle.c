@@ -125,7 +125,8 @@ static void test_quantize(void **state)
 		kc_level_c.quantize16(x, 32, q16, &d16);
 		assert_true(fabs((double)d16 - (double)largest(x, 32) / 32767) <= EPS * (double)d16);
 		for (int k = 0; k < 32; k++)
-			assert_true(fabs((double)x[k] - (double)d16 * q16[k / 4 * 4 + order[k % 4]]) <= (0.5 + 0.02) * (double)d16);
+			assert_true(fabs((double)x[k] - (double)d16 * q16[k / 4 * 4 + order[k % 4]]) <=
+				    (0.5 + 0.02) * (double)d16);
 	}
 }
 
@@ -154,7 +155,9 @@ static void decode(enum kb_type type, const uint8_t *row, uint32_t k, double *sc
 	switch (type) {
 	case KB_F32: *scale = (double)read_f32(row + 4 * (size_t)k); return;
 	case KB_F16: *scale = read_f16(row + 2 * (size_t)k); return;
-	case KB_BF16: *scale = (double)kc_bits_float((uint32_t)(row[2 * k] << 16) | (uint32_t)row[2 * k + 1] << 24); return;
+	case KB_BF16:
+		*scale = (double)kc_bits_float((uint32_t)(row[2 * k] << 16) | (uint32_t)row[2 * k + 1] << 24);
+		return;
 	default: *scale = read_f16(block);
 	}
 	k %= 32;
@@ -214,7 +217,8 @@ static void test_product(void **state)
 			kc_level_c.product(w, 0, w->n_groups, &in, 0, N, y, stride);
 			for (uint32_t i = 0; i < N; i++) {
 				for (uint32_t r = 0; r < rows; r++)
-					check_output(types[t], data + row_bytes(types[t], cols) * r, &in, i, y[i * stride + r]);
+					check_output(types[t], data + row_bytes(types[t], cols) * r, &in, i,
+						     y[i * stride + r]);
 				/* Rows that only fill up a group are zero. */
 				for (size_t r = rows; r < stride; r++)
 					assert_true(y[i * stride + r] == 0);
@@ -309,7 +313,8 @@ static void rotate(const struct toy_shape *s, double *x, uint32_t pos)
 
 	for (uint32_t i = 0; i < half; i++) {
 		double angle = pos * (double)(1.0f / (float)(1 + i * i));
-		uint32_t i0 = s->rope == KB_ROPE_HALVES ? i : 2 * i, i1 = s->rope == KB_ROPE_HALVES ? i + half : 2 * i + 1;
+		uint32_t i0 = s->rope == KB_ROPE_HALVES ? i : 2 * i;
+		uint32_t i1 = s->rope == KB_ROPE_HALVES ? i + half : 2 * i + 1;
 		double a = x[i0], b = x[i1];
 
 		x[i0] = a * cos(angle) - b * sin(angle);
