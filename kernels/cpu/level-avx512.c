@@ -11,7 +11,7 @@ static bool supported(void)
 	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
 	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
 	       __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("fma") &&
-	       __builtin_cpu_supports("f16c");
+	       kc_cpu_has_f16c();
 }
 
 const struct kc_level kc_level_avx512 = {

@@ -35,7 +35,7 @@ struct reader {
 	uint64_t bytes;
 	uint32_t passes;
 	uint64_t begun, ended;	/* ns */
-	uint64_t sum;		/* so that the reads are needed */
+	volatile uint64_t sum;	/* so that the reads are needed */
 };
 
 int probe_new(struct probe **out, uint32_t n_threads, uint64_t bytes)
@@ -115,7 +115,6 @@ int probe_read(struct probe *p, uint32_t passes, double *rate)
 {
 	_cleanup_(freep) struct reader *readers = calloc(p->n_threads, sizeof(*readers));
 	atomic_int start = PROBE_WAIT;
-	volatile uint64_t sum = 0;
 	uint32_t n = 0;
 	int r = 0;
 
@@ -138,8 +137,6 @@ int probe_read(struct probe *p, uint32_t passes, double *rate)
 		pthread_join(readers[i].thread, NULL);
 	if (r)
 		return r;
-	for (uint32_t i = 0; i < p->n_threads; i++)
-		sum += readers[i].sum;
 	*rate = rate_of(readers, p->n_threads);
 	return 0;
 }

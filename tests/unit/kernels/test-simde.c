@@ -20,7 +20,7 @@
 
 static bool supported(void)
 {
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && kc_cpu_has_f16c();
 }
 
 static const struct kc_level emulated = {
