@@ -130,15 +130,17 @@ struct kc_level {
 
 	/* out[i * out_stride + (g - group0) * 16 + lane] = W[16 g + lane] . in[row0 + i], for
 	 * n_groups groups and n_rows rows. */
-	void (*product)(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
-			uint32_t row0, uint32_t n_rows, float *out, size_t out_stride);
+	void (*product)(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups,
+			const struct kc_rows *in, uint32_t row0, uint32_t n_rows, float *out,
+			size_t out_stride);
 
 	/* One segment for all queries (row-major: row, head); at most KC_MAX_QUERIES.
 	 * scratch: kc_attend_scratch(head_dim) floats, 64-byte aligned. */
 	void (*attend)(const struct kc_queries *queries, uint32_t segment, const struct kc_partial *out,
 		       float *scratch);
 	/* Adds query j of a later segment to (m, l, o). */
-	void (*merge)(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j, uint32_t head_dim);
+	void (*merge)(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j,
+		      uint32_t head_dim);
 };
 
 extern const struct kc_level kc_level_c;
@@ -181,7 +183,8 @@ static inline const uint16_t *kc_key(const struct kc_queries *a, uint32_t t)
 	const struct kb_geometry *g = a->geometry;
 	uint64_t offset = kb_block_offset(g, a->block_table[t / g->block_tokens]) + a->k_offset;
 
-	return (const uint16_t *)(const void *)(a->pool + offset) + (size_t)(t % g->block_tokens) * a->head_dim;
+	return (const uint16_t *)(const void *)(a->pool + offset) +
+	       (size_t)(t % g->block_tokens) * a->head_dim;
 }
 
 static inline const uint16_t *kc_value(const struct kc_queries *a, uint32_t t)
@@ -197,7 +200,8 @@ void kc_arena_put(struct kc_arena *arena, struct kc_chunk *chunk);
 
 /* tensor.c */
 int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, struct kb_tensor **out);
-int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows, const void *src);
+int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows,
+		   const void *src);
 void kc_tensor_free(struct kb_backend *be, struct kb_tensor *t);
 uint64_t kc_tensor_bytes(const struct kb_tensor *t);
 /* y[cols] = row of a matrix, dequantised */

@@ -20,8 +20,8 @@ static float score(const struct kc_queries *a, const float *q, uint32_t t)
 }
 
 /* One query over positions t0 .. t1 - 1; p is room for their weights. */
-static void attend_query(const struct kc_queries *a, const float *q, uint32_t t0, uint32_t t1, float *m, float *l,
-			 float *o, float *p)
+static void attend_query(const struct kc_queries *a, const float *q, uint32_t t0, uint32_t t1, float *m,
+			 float *l, float *o, float *p)
 {
 	float max = -INFINITY, sums[KC_LANES] = { 0 };
 
@@ -51,7 +51,8 @@ void kc_ref_attend(const struct kc_queries *a, uint32_t segment, const struct kc
 		uint32_t t0, t1;
 
 		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1)) {
-			attend_query(a, q, t0, t1, &out->m[j], &out->l[j], out->o + (size_t)j * a->head_dim, scratch);
+			attend_query(a, q, t0, t1, &out->m[j], &out->l[j], out->o + (size_t)j * a->head_dim,
+				     scratch);
 			continue;
 		}
 		out->m[j] = -INFINITY;

@@ -39,7 +39,8 @@ static int32_t dot_q8(const uint8_t *w, const int16_t *x)
 }
 
 /* One block of 4-bit weights, offset per unit of activation. */
-static float block_q4(const uint8_t *quants, float dw, float offset, const int8_t *q, const float *d, float s, float y)
+static float block_q4(const uint8_t *quants, float dw, float offset, const int8_t *q, const float *d, float s,
+		      float y)
 {
 	for (uint32_t half = 0; half < 2; half++)
 		y = fmaf(dw * d[half], (float)dot_q4(quants, half, q + half * KC_HALF), y);
@@ -69,8 +70,8 @@ static void group_q4_1(const uint8_t *w, const struct kc_rows *in, uint32_t row,
 
 	for (uint32_t b = 0; b < n_blocks; b++, w += 20 * KC_LANES, q += KC_BLOCK, d += 2) {
 		for (uint32_t i = 0; i < KC_LANES; i++)
-			y[i] = block_q4(w + 4 * KC_LANES + 4 * (size_t)i, scale_at(w, i), scale_at(w + 2 * KC_LANES, i),
-					q, d, s[b], y[i]);
+			y[i] = block_q4(w + 4 * KC_LANES + 4 * (size_t)i, scale_at(w, i),
+					scale_at(w + 2 * KC_LANES, i), q, d, s[b], y[i]);
 	}
 }
 

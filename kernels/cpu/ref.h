@@ -7,7 +7,8 @@
 
 void kc_ref_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
 		    uint32_t row0, uint32_t n_rows, float *out, size_t out_stride);
-void kc_ref_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out, float *scratch);
+void kc_ref_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out,
+		   float *scratch);
 void kc_ref_merge(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j, uint32_t head_dim);
 
 /* Sum of 16 partial sums in the order of every level. */

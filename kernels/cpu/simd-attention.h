@@ -48,8 +48,8 @@ SPECIALIZED void score_step(const struct score_task *t, const int n_queries, uin
 }
 
 /* Partial sum i of each score: channels i, i + 16, ... */
-SPECIALIZED struct score_sums score_leaf(const struct score_task *t, const int n_queries, const uint32_t head_dim,
-				    const int i)
+SPECIALIZED struct score_sums score_leaf(const struct score_task *t, const int n_queries,
+					 const uint32_t head_dim, const int i)
 {
 	struct score_sums s;
 
@@ -70,8 +70,8 @@ SPECIALIZED struct score_sums score_leaf(const struct score_task *t, const int n
 
 /* The tree of partial sums, depth first; each node adds those 8, 4, 2, 1 apart. */
 #define SCORE_NODE(name, child, apart) \
-	SPECIALIZED struct score_sums name(const struct score_task *t, const int n_queries, const uint32_t head_dim, \
-				      const int i) \
+	SPECIALIZED struct score_sums name(const struct score_task *t, const int n_queries, \
+					   const uint32_t head_dim, const int i) \
 	{ \
 		struct score_sums a = child(t, n_queries, head_dim, i); \
 		struct score_sums b = child(t, n_queries, head_dim, i + (apart)); \
@@ -86,8 +86,8 @@ SCORE_NODE(score_node_2, score_node_4, 2)
 SCORE_NODE(score_node_1, score_node_2, 1)
 
 /* Scores of one tile for one or two queries, stored at rows of KC_SEGMENT. */
-SPECIALIZED void score_tile(const struct kc_queries *a, struct score_task *t, const int n_queries, const uint32_t head_dim,
-		       float *out)
+SPECIALIZED void score_tile(const struct kc_queries *a, struct score_task *t, const int n_queries,
+			    const uint32_t head_dim, float *out)
 {
 	const float *keys = t->keys;
 
@@ -130,30 +130,64 @@ SPECIALIZED void score_all(const struct kc_queries *a, uint32_t n, const float *
 	}
 }
 
-/* Keys of TILE positions from t on, transposed; those at end and beyond are not read. */
-static void load_keys(const struct kc_queries *a, uint32_t t, uint32_t end, float *keys)
+/*
+ * Blocks lie far apart, so the hardware does not see the next one coming: each
+ * tile is loaded while the one before it is used.  ahead: the 16 positions to
+ * load next, for each half of the tile.
+ */
+struct tile_ahead {
+	const uint16_t *half[TILE / 16];
+};
+
+static struct tile_ahead tile_ahead(const struct kc_queries *a, uint32_t t, uint32_t end, bool values)
+{
+	struct tile_ahead ahead;
+
+	for (uint32_t i = 0; i < TILE / 16; i++) {
+		uint32_t at = KC_MIN(t + i * 16, end - 1) & ~15u;
+
+		ahead.half[i] = values ? kc_value(a, at) : kc_key(a, at);
+	}
+	return ahead;
+}
+
+/* Keys of TILE positions from t on, transposed; blocks of 16 that begin at end or beyond are not read. */
+static void load_keys(const struct kc_queries *a, uint32_t t, uint32_t end, float *keys,
+		      struct tile_ahead ahead)
 {
 	for (uint32_t i = 0; i < TILE && t + i < end; i += 16) {
 		/* 16 positions lie in one block, and blocks are whole. */
-		const uint16_t *k = kc_key(a, t + i);
+		const uint16_t *k = kc_key(a, t + i), *next = ahead.half[i / 16];
 
 		for (uint32_t h = 0; h < 16; h += 8) {
-			for (uint32_t d = 0; d < a->head_dim; d += 8)
+			/* 16 steps of 128 bytes for head_dim 64: all of `next`. */
+			for (uint32_t d = 0; d < a->head_dim; d += 8, next += 64) {
+				_mm_prefetch((const char *)next, _MM_HINT_T0);
+				_mm_prefetch((const char *)(next + 32), _MM_HINT_T0);
 				transpose_f16_8x8(k + (size_t)h * a->head_dim + d, a->head_dim,
 						  keys + (size_t)d * TILE + i + h, TILE);
+			}
 		}
 	}
 }
 
-static void load_values(const struct kc_queries *a, uint32_t t, uint32_t begin, uint32_t end, float *values)
+/* Values of the positions of a tile that are in begin .. end - 1. */
+static void load_values(const struct kc_queries *a, uint32_t t, uint32_t begin, uint32_t end, float *values,
+			struct tile_ahead ahead)
 {
-	uint32_t i = begin > t ? begin - t : 0, n = end - t < TILE ? end - t : TILE;
+	size_t head_dim = a->head_dim;
 
-	for (; i < n; i++) {
-		const uint16_t *v = kc_value(a, t + i);
+	for (uint32_t i = 0; i < TILE && t + i < end; i += 16) {
+		uint32_t j = begin > t + i ? begin - t - i : 0, n = KC_MIN(end - t - i, 16);
+		const uint16_t *v = kc_value(a, t + i), *next = ahead.half[i / 16];
+		float *out = values + i * head_dim;
 
-		for (uint32_t d = 0; d < a->head_dim; d += VW)
-			vf_store(values + (size_t)i * a->head_dim + d, vf_load_f16(v + d));
+		for (size_t k = j * head_dim; k < n * head_dim; k += 16) {
+			_mm_prefetch((const char *)(next + k), _MM_HINT_T0);
+			UNROLL
+			for (int h = 0; h < VN; h++)
+				vf_store(out + k + h * VW, vf_load_f16(v + k + h * VW));
+		}
 	}
 }
 
@@ -189,8 +223,8 @@ static void softmax(float *p, uint32_t r0, uint32_t r1, float *m, float *l)
 }
 
 /* o += sum over n positions of p v, for n_queries queries and n_vecs vectors of channels. */
-SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n, const int n_queries,
-		       const int n_vecs)
+SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n,
+			    const int n_queries, const int n_vecs)
 {
 	vf acc[2 * 8];
 
@@ -218,8 +252,8 @@ SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const f
 }
 
 /* All channels; positions r0 .. r1 - 1 of the tile. */
-SPECIALIZED void accumulate_queries(float *o, uint32_t head_dim, const float *p, const float *values, uint32_t r0,
-			       uint32_t r1, const int n_queries)
+SPECIALIZED void accumulate_queries(float *o, uint32_t head_dim, const float *p, const float *values,
+				    uint32_t r0, uint32_t r1, const int n_queries)
 {
 	uint32_t d = 0;
 
@@ -249,8 +283,8 @@ INLINE void tile_range(const struct kc_queries *a, uint32_t j, uint32_t segment,
 }
 
 /* Two queries share what both see; what one sees before or after it does alone. */
-static void value_tile(const struct kc_queries *a, uint32_t n, uint32_t segment, uint32_t tile, const float *scores,
-		       const float *values, float *out)
+static void value_tile(const struct kc_queries *a, uint32_t n, uint32_t segment, uint32_t tile,
+		       const float *scores, const float *values, float *out)
 {
 	uint32_t head_dim = a->head_dim;
 
@@ -280,11 +314,13 @@ static void value_tile(const struct kc_queries *a, uint32_t n, uint32_t segment,
 	}
 }
 
-static void simd_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out, float *scratch)
+static void simd_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out,
+			float *scratch)
 {
 	uint32_t n = a->n_rows * a->n_heads, base = segment * KC_SEGMENT, begin = UINT32_MAX, end = 0, t0, t1;
 	float *scores = scratch, *keys = scores + (size_t)KC_MAX_QUERIES * KC_SEGMENT;
 	float *values = keys + (size_t)TILE * a->head_dim;
+	uint32_t first;
 
 	for (uint32_t i = 0; i < a->n_rows; i++) {
 		if (!kc_visible(a->first_pos + i, a->window, segment, &t0, &t1))
@@ -292,8 +328,11 @@ static void simd_attend(const struct kc_queries *a, uint32_t segment, const stru
 		begin = KC_MIN(begin, t0);
 		end = KC_MAX(end, t1);
 	}
-	for (uint32_t t = begin & ~(TILE - 1); t < end; t += TILE) {
-		load_keys(a, t, end, keys);
+	first = begin & ~(TILE - 1);
+	for (uint32_t t = first; t < end; t += TILE) {
+		bool last = t + TILE >= end;
+
+		load_keys(a, t, end, keys, tile_ahead(a, last ? first : t + TILE, end, last));
 		if (a->head_dim == 64)
 			score_all(a, n, keys, 64, scores + (t - base));
 		else
@@ -303,16 +342,18 @@ static void simd_attend(const struct kc_queries *a, uint32_t segment, const stru
 		out->m[j] = -INFINITY;
 		out->l[j] = 0;
 		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
-			softmax(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base, &out->m[j], &out->l[j]);
+			softmax(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base, &out->m[j],
+				&out->l[j]);
 	}
 	memset(out->o, 0, (size_t)n * a->head_dim * sizeof(float));
-	for (uint32_t t = begin & ~(TILE - 1); t < end; t += TILE) {
-		load_values(a, t, begin, end, values);
+	for (uint32_t t = first; t < end; t += TILE) {
+		load_values(a, t, begin, end, values, tile_ahead(a, t + TILE, end, true));
 		value_tile(a, n, segment, t - base, scores, values, out->o);
 	}
 }
 
-static void simd_merge(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j, uint32_t head_dim)
+static void simd_merge(float *m, float *l, float *o, const struct kc_partial *part, uint32_t j,
+		       uint32_t head_dim)
 {
 	const float *part_o = part->o + (size_t)j * head_dim;
 	float max, old, new;
@@ -331,7 +372,8 @@ static void simd_merge(float *m, float *l, float *o, const struct kc_partial *pa
 	*m = max;
 	*l = fmaf(*l, old, part->l[j] * new);
 	for (uint32_t d = 0; d < head_dim; d += VW)
-		vf_store(o + d, vf_fma(vf_load(o + d), vf_set1(old), vf_mul(vf_load(part_o + d), vf_set1(new))));
+		vf_store(o + d,
+			 vf_fma(vf_load(o + d), vf_set1(old), vf_mul(vf_load(part_o + d), vf_set1(new))));
 }
 
 #endif

@@ -98,7 +98,8 @@ INLINE void vi_store_pairs(int16_t *p, const vi v[32 / VW])
 {
 	UNROLL
 	for (int i = 0; i < 2; i++) {
-		__m256i a = _mm256_shuffle_epi32(v[2 * i], 0xd8), b = _mm256_shuffle_epi32(v[2 * i + 1], 0xd8);
+		__m256i a = _mm256_shuffle_epi32(v[2 * i], 0xd8),
+			b = _mm256_shuffle_epi32(v[2 * i + 1], 0xd8);
 
 		/* The pack works inside 128-bit halves. */
 		a = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xd8);

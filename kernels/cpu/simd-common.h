@@ -67,7 +67,8 @@ INLINE void transpose_f16_8x8(const uint16_t *src, size_t src_stride, float *dst
 
 	UNROLL
 	for (int i = 0; i < 8; i++)
-		r[i] = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i * src_stride)));
+		r[i] = _mm256_cvtph_ps(
+			_mm_loadu_si128((const __m128i *)(const void *)(src + i * src_stride)));
 	UNROLL
 	for (int i = 0; i < 8; i += 2) {
 		u[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);

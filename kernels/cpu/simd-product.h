@@ -73,8 +73,8 @@ SPECIALIZED void step_q4(const uint8_t *w, const int half, const int8_t *x, size
 }
 
 /* One piece of 8-bit weights times four 16-bit activations of each row. */
-SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
-			 vi *dot)
+SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows,
+			 const int n_vecs, vi *dot)
 {
 	struct dot_weights weights[VN];
 
@@ -93,8 +93,8 @@ SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, co
  * Q4_0 and Q4_1: n_rows batch rows, and n_vecs vectors of weight rows from vector
  * `first`; all are constants after inlining.
  */
-SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, const int n_rows, const int first,
-		       const int n_vecs)
+SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, const int n_rows,
+			    const int first, const int n_vecs)
 {
 	const size_t block_bytes = (has_min ? 20 : 18) * KC_LANES, quants = (has_min ? 4 : 2) * KC_LANES;
 	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
@@ -123,7 +123,8 @@ SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, co
 			for (int i = 0; i < n_rows * n_vecs; i++)
 				dot[i] = vi_zero();
 			EACH_PIECE(4, n_rows,
-				   step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs, dot));
+				   step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs,
+					   dot));
 			UNROLL
 			for (int i = 0; i < n_rows * n_vecs; i++) {
 				vf sum = vf_of_int(dot_nibbles_end(dot[i]));
@@ -214,7 +215,8 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 				weights = type == KB_F16 ? vf_load_f16(at) : vf_load_bf16(at);
 			UNROLL
 			for (int r = 0; r < n_rows; r++)
-				acc[r * VN + v] = vf_fma(weights, vf_set1(x[(size_t)r * cols + k]), acc[r * VN + v]);
+				acc[r * VN + v] =
+					vf_fma(weights, vf_set1(x[(size_t)r * cols + k]), acc[r * VN + v]);
 		}
 	}
 	UNROLL
@@ -254,9 +256,12 @@ SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, 
 	uint32_t step;
 
 	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
-		if (MAX_PRODUCT_ROWS >= 8 && n_rows >= 8)
+#if MAX_PRODUCT_ROWS > 4
+		if (n_rows >= MAX_PRODUCT_ROWS)
 			product_rows(t, type, step = MAX_PRODUCT_ROWS);
-		else if (n_rows >= 4)
+		else
+#endif
+		if (n_rows >= 4)
 			product_rows(t, type, step = 4);
 		else if (n_rows >= 2)
 			product_rows(t, type, step = 2);
@@ -267,8 +272,9 @@ SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, 
 	}
 }
 
-static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
-			 uint32_t row0, uint32_t n_rows, float *out, size_t out_stride)
+static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups,
+			 const struct kc_rows *in, uint32_t row0, uint32_t n_rows, float *out,
+			 size_t out_stride)
 {
 	for (uint32_t g = 0; g < n_groups; g++) {
 		struct product_task t = { .w = w->data + w->group_bytes * (group0 + g), .in = in, .row = row0,

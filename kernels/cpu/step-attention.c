@@ -17,7 +17,8 @@ static uint16_t *kv_slot(const struct kb_workspace *ws, const struct kc_row *row
 {
 	const struct kb_geometry *g = ws->batch.geometry;
 	const struct kb_seq *s = &ws->batch.seqs[row->seq];
-	uint8_t *block = ws->batch.pool->base + kb_block_offset(g, s->block_table[row->pos / g->block_tokens]);
+	uint8_t *block =
+		ws->batch.pool->base + kb_block_offset(g, s->block_table[row->pos / g->block_tokens]);
 
 	return (uint16_t *)(void *)(block + offset) + (size_t)(row->pos % g->block_tokens) * g->head_dim;
 }
@@ -78,7 +79,8 @@ static void run_qkv(const struct kc_phase *p, uint32_t task, uint32_t thread)
 
 		if (h.kind == HEAD_Q)
 			y = ws->q + part.row0 * stride + (size_t)h.index * head_dim;
-		ws->be->level->product(h.w, h.index * groups, groups, &ws->normed, part.row0, part.n_rows, y, stride);
+		ws->be->level->product(h.w, h.index * groups, groups, &ws->normed, part.row0, part.n_rows, y,
+				       stride);
 		for (uint32_t i = 0; i < part.n_rows; i++)
 			finish_head(p, &h, part.row0 + i, y + i * stride);
 	}
@@ -93,8 +95,8 @@ static bool attn_in_valid(const struct kb_workspace *ws, uint32_t layer, const s
 	       kc_is_matrix(op->wq, q_dim, d->n_embd) && kc_is_matrix(op->wk, kv_dim, d->n_embd) &&
 	       kc_is_matrix(op->wv, kv_dim, d->n_embd) && kc_is_optional(op->bq, q_dim) &&
 	       kc_is_optional(op->bk, kv_dim) && kc_is_optional(op->bv, kv_dim) &&
-	       kc_is_optional(op->q_norm, d->head_dim) && kc_is_optional(op->k_norm, d->head_dim) && op->rope &&
-	       op->rope->n_dims <= d->head_dim && op->rope->n_positions >= ws->n_positions;
+	       kc_is_optional(op->q_norm, d->head_dim) && kc_is_optional(op->k_norm, d->head_dim) &&
+	       op->rope && op->rope->n_dims <= d->head_dim && op->rope->n_positions >= ws->n_positions;
 }
 
 int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op)
@@ -105,7 +107,8 @@ int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in 
 	if (ws->state != KC_RECORDING || !attn_in_valid(ws, layer, op))
 		return -EINVAL;
 	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
-			kc_type_forms(op->wq->type) | kc_type_forms(op->wk->type) | kc_type_forms(op->wv->type));
+			kc_type_forms(op->wq->type) | kc_type_forms(op->wk->type) |
+				kc_type_forms(op->wv->type));
 	if (r)
 		return r;
 	p = kc_phase_add(ws, run_qkv);
@@ -196,7 +199,8 @@ static void run_attention(const struct kc_phase *p, uint32_t task, uint32_t thre
 		return;
 	}
 	a = queries_of(p, item, kv_head);
-	out = partial_at(&ws->slots, (size_t)item->slot * ws->desc.n_heads + (size_t)kv_head * a.n_heads, a.head_dim);
+	out = partial_at(&ws->slots, (size_t)item->slot * ws->desc.n_heads + (size_t)kv_head * a.n_heads,
+			 a.head_dim);
 	ws->be->level->attend(&a, item->segment, &out, scratch);
 }
 

@@ -134,10 +134,10 @@ static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
 	uint32_t width = part.n_units * KC_BLOCK, groups = KC_BLOCK / KC_LANES;
 	float *gate = kc_scratch(ws, thread), *up = gate + (size_t)part.n_rows * width;
 
-	level->product(op->gate, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0, part.n_rows,
-		       gate, width);
-	level->product(op->up, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0, part.n_rows,
-		       up, width);
+	level->product(op->gate, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0,
+		       part.n_rows, gate, width);
+	level->product(op->up, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0,
+		       part.n_rows, up, width);
 	for (uint32_t i = 0; i < part.n_rows; i++) {
 		size_t block = (size_t)(part.row0 + i) * (hidden->cols / KC_BLOCK) + part.unit0;
 		float *y = gate + (size_t)i * width;
@@ -163,9 +163,9 @@ int kc_ffn(struct kb_workspace *ws, const struct kb_ffn *op)
 	struct kc_phase *p;
 	int r;
 
-	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, n_embd) || !kc_is_matrix(op->gate, n_ff, n_embd) ||
-	    !kc_is_matrix(op->up, n_ff, n_embd) || !kc_is_matrix(op->down, n_embd, n_ff) ||
-	    !kc_is_optional(op->post_norm, n_embd))
+	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, n_embd) ||
+	    !kc_is_matrix(op->gate, n_ff, n_embd) || !kc_is_matrix(op->up, n_ff, n_embd) ||
+	    !kc_is_matrix(op->down, n_embd, n_ff) || !kc_is_optional(op->post_norm, n_embd))
 		return -EINVAL;
 	if (op->activation != KB_SILU && op->activation != KB_GELU_TANH)
 		return -ENOTSUP;
@@ -196,7 +196,8 @@ static void run_logits(const struct kc_phase *p, uint32_t task, uint32_t thread)
 	size_t stride = (size_t)part.n_units * KC_LANES, n_vocab = ws->desc.n_vocab;
 	float *tile = kc_scratch(ws, thread);
 
-	ws->be->level->product(op->head, part.unit0, part.n_units, &ws->normed, part.row0, part.n_rows, tile, stride);
+	ws->be->level->product(op->head, part.unit0, part.n_units, &ws->normed, part.row0, part.n_rows, tile,
+			       stride);
 	for (uint32_t i = 0; i < part.n_rows; i++) {
 		float *y = tile + i * stride;
 
@@ -212,7 +213,8 @@ int kc_logits(struct kb_workspace *ws, const struct kb_logits *op)
 	int r;
 
 	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, ws->desc.n_embd) ||
-	    !kc_is_matrix(op->head, ws->desc.n_vocab, ws->desc.n_embd) || !isfinite(op->softcap) || op->softcap < 0)
+	    !kc_is_matrix(op->head, ws->desc.n_vocab, ws->desc.n_embd) || !isfinite(op->softcap) ||
+	    op->softcap < 0)
 		return -EINVAL;
 	if (!ws->batch.n_logits)
 		return 0;

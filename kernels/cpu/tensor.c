@@ -108,8 +108,8 @@ static void fill_elements(uint8_t *group, uint32_t lane, const uint8_t *src, uin
 }
 
 /* One row of blocks {n_scales f16, n_pieces x 4 bytes} into its lane. */
-static void fill_blocks(uint8_t *group, uint32_t lane, const uint8_t *src, uint32_t n_blocks, uint32_t n_scales,
-			uint32_t n_pieces)
+static void fill_blocks(uint8_t *group, uint32_t lane, const uint8_t *src, uint32_t n_blocks,
+			uint32_t n_scales, uint32_t n_pieces)
 {
 	for (uint32_t b = 0; b < n_blocks; b++) {
 		for (uint32_t i = 0; i < n_scales; i++, src += 2)
@@ -136,7 +136,8 @@ static void fill_row(struct kb_tensor *t, uint32_t row, const uint8_t *src)
 	}
 }
 
-int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows, const void *src)
+int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows,
+		   const void *src)
 {
 	size_t row_bytes = (size_t)source_bytes(t->type) * (t->cols / KC_BLOCK);
 

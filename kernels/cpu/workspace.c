@@ -142,7 +142,8 @@ static bool geometry_valid(const struct kb_workspace *ws, const struct kb_geomet
 		return false;
 	if (g->block_tokens != 16 && g->block_tokens != 32 && g->block_tokens != 64)
 		return false;
-	if (g->block_bytes < least || g->block_bytes % ALIGN || g->chunk_bytes % ALIGN || !g->blocks_per_chunk)
+	if (g->block_bytes < least || g->block_bytes % ALIGN || g->chunk_bytes % ALIGN ||
+	    !g->blocks_per_chunk)
 		return false;
 	return !__builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) &&
 	       in_chunk <= g->chunk_bytes;
@@ -174,7 +175,8 @@ static bool seqs_valid(const struct kb_workspace *ws, const struct kb_batch *b)
 
 		if (s->first_row != row || !s->n_rows || s->n_rows > b->n_rows - row)
 			return false;
-		if (s->first_pos >= ws->desc.max_positions || s->n_rows > ws->desc.max_positions - s->first_pos)
+		if (s->first_pos >= ws->desc.max_positions ||
+		    s->n_rows > ws->desc.max_positions - s->first_pos)
 			return false;
 		if (!blocks_valid(b, s, s->first_pos + s->n_rows))
 			return false;
@@ -234,8 +236,9 @@ static void make_items(struct kb_workspace *ws)
 			continue;
 		}
 		for (uint32_t j = (s->n_rows + tile - 1) / tile; j-- > 0;)
-			add_item(ws, (struct kc_item){ i, s->first_row + j * tile, KC_MIN(tile, s->n_rows - j * tile),
-						       KC_ALL_SEGMENTS, KC_NO_SLOT });
+			add_item(ws, (struct kc_item){i, s->first_row + j * tile,
+						      KC_MIN(tile, s->n_rows - j * tile), KC_ALL_SEGMENTS,
+						      KC_NO_SLOT});
 	}
 }
 

@@ -109,8 +109,8 @@ void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const 
 		const struct kb_tensor *bias, bool post_norm, const struct kc_rows *in);
 
 /* x [n] becomes the blocks of r from number `block` on, counted through all rows. */
-static inline void kc_quantize(const struct kc_level *level, unsigned forms, const struct kc_rows *r, size_t block,
-			       const float *x, uint32_t n)
+static inline void kc_quantize(const struct kc_level *level, unsigned forms, const struct kc_rows *r,
+			       size_t block, const float *x, uint32_t n)
 {
 	if (forms & KC_FORM_8)
 		level->quantize(x, n, r->q + block * KC_BLOCK, r->d + 2 * block, r->s + block);
@@ -118,9 +118,11 @@ static inline void kc_quantize(const struct kc_level *level, unsigned forms, con
 		level->quantize16(x, n, r->q16 + block * KC_BLOCK, r->d16 + block);
 }
 
-static inline void kc_quantize_row(const struct kc_level *level, unsigned forms, const struct kc_rows *r, uint32_t row)
+static inline void kc_quantize_row(const struct kc_level *level, unsigned forms, const struct kc_rows *r,
+				   uint32_t row)
 {
-	kc_quantize(level, forms, r, (size_t)row * (r->cols / KC_BLOCK), r->f + (size_t)row * r->cols, r->cols);
+	kc_quantize(level, forms, r, (size_t)row * (r->cols / KC_BLOCK), r->f + (size_t)row * r->cols,
+		    r->cols);
 }
 
 static inline const float *kc_vector(const struct kb_tensor *t)
