@@ -106,7 +106,7 @@ $(BUILD)/obj/kernels/cpu/%-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfm
 # The AVX-512 kernels again, emulated by SIMDe (libsimde-dev) on AVX2, for a test.
 # Unrolled they take ninety seconds to compile instead of three.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = -O1 -DKC_NO_UNROLL -mavx2 -mfma -mf16c -Wno-psabi
+$(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = -O1 -DKC_NO_UNROLL -mavx2 -mfma -mf16c -Wno-psabi -Wno-maybe-uninitialized
 endif
 
 $(BUILD)/obj/%.o: %.c
