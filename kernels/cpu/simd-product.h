@@ -256,13 +256,12 @@ SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, 
 	uint32_t step;
 
 	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
-#if MAX_PRODUCT_ROWS > 4
 		if (n_rows >= MAX_PRODUCT_ROWS)
 			product_rows(t, type, step = MAX_PRODUCT_ROWS);
-		else
-#endif
-		if (n_rows >= 4)
+#if MAX_PRODUCT_ROWS > 4
+		else if (n_rows >= 4)
 			product_rows(t, type, step = 4);
+#endif
 		else if (n_rows >= 2)
 			product_rows(t, type, step = 2);
 		else

@@ -124,9 +124,11 @@ static void test_quantize(void **state)
 		assert_true(fabs((double)s - sum[0] - sum[1]) <= 2 * EPS * (fabs(sum[0]) + fabs(sum[1])));
 		kc_level_c.quantize16(x, 32, q16, &d16);
 		assert_true(fabs((double)d16 - (double)largest(x, 32) / 32767) <= EPS * (double)d16);
-		for (int k = 0; k < 32; k++)
-			assert_true(fabs((double)x[k] - (double)d16 * q16[k / 4 * 4 + order[k % 4]]) <=
-				    (0.5 + 0.02) * (double)d16);
+		for (int k = 0; k < 32; k++) {
+			int place = k / 4 * 4 + order[k % 4];
+
+			assert_true(fabs((double)x[k] - (double)d16 * q16[place]) <= (0.5 + 0.02) * (double)d16);
+		}
 	}
 }
 
@@ -177,11 +179,11 @@ static void check_output(enum kb_type type, const uint8_t *row, const struct kc_
 
 	for (uint32_t k = 0; k < in->cols; k++) {
 		double scale, quant, offset, x;
-		size_t at = (size_t)i * in->cols + k;
+		size_t at = (size_t)i * in->cols + k, place = at / 4 * 4 + (size_t)order[at % 4];
 
 		decode(type, row, k, &scale, &quant, &offset);
 		if (type == KB_Q8_0)
-			x = (double)in->d16[at / 32] * in->q16[at / 4 * 4 + (size_t)order[at % 4]];
+			x = (double)in->d16[at / 32] * in->q16[place];
 		else
 			x = kc_type_quantized(type) ? (double)in->d[at / 16] * in->q[at] : (double)in->f[at];
 		sum += (scale * quant + offset) * x;

@@ -110,7 +110,7 @@ static void random_vocab(uint64_t *seed, size_t n_merges)
 
 		for (size_t i = 0; i < n; i++)
 			for (size_t j = 0; j < n; j++)
-				if (strlen(texts[i]) == cut && strncmp(texts[i], whole, cut) == 0 &&
+				if (strlen(texts[i]) == cut && memcmp(texts[i], whole, cut) == 0 &&
 				    strcmp(texts[j], whole + cut) == 0) {
 					char merge[81];
 
