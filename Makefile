@@ -186,7 +186,17 @@ $(BUILD)/tests/tools/%: $(BUILD)/obj/tests/tools/%.o $(call archives,server)
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(server_LIBS)
 
-tests: $(UNIT_TESTS) $(TEST_TOOLS)
+# kvd with faults: the same objects, with functions wrapped that tests let fail.
+FAULT_POINTS := malloc calloc realloc reallocarray aligned_alloc strdup strndup asprintf \
+	msgpack_zone_new msgpack_zone_malloc_expand XXH3_createState \
+	pcre2_compile_8 pcre2_match_data_create_8 pcre2_match_context_create_8 \
+	read pread mmap pthread_create memfd_create ftruncate eventfd
+KVD_FAULTS := $(BUILD)/tests/kvd-faults
+$(KVD_FAULTS): $(BUILD)/obj/tests/faults/faults.o $(KVD_OBJ) $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(FAULT_POINTS:%=-Wl,--wrap=%) -o $@ $^ $(server_LIBS) -linih
+
+tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS)
 
 check: all tests
 	tests/run --build $(BUILD)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvd: options, log, server; see kvd.8 and server.h. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ int main(int argc, char **argv)
 	if (r) {
 		log_error("%s", diag.text[0] ? diag.text : strerror(-r));
 		config_deinit(&config);
-		return 2;
+		return r == -ENOMEM ? EXIT_FAILURE : 2;
 	}
 	switch (config.action) {
 	case CONFIG_RUN:

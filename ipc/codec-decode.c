@@ -377,6 +377,8 @@ int codec_decode(struct msg **out, const void *data, size_t n, struct codec_erro
 		return r;
 	}
 
+	/* Where memory is short, the answer still has an address. */
+	*error = (struct codec_error){ .id = codec_scan_id(data, n) };
 	m = calloc(1, sizeof(*m));
 	if (!m)
 		return -ENOMEM;

@@ -5,6 +5,8 @@
  */
 #include "ipc/codec-spec.h"
 
+#include <string.h>
+
 /* What follows a type byte. */
 struct item {
 	unsigned n_length;	/* bytes of big-endian length that follow */
@@ -79,4 +81,76 @@ const char *codec_scan(const uint8_t *p, size_t n)
 			at += length;
 		}
 	}
+}
+
+/* Past the head of the item at p[at]; item->length is the number that follows, too. */
+static size_t read_head(const uint8_t *p, size_t at, struct item *item)
+{
+	item_of(p[at++], item);
+	for (unsigned i = 0; i < item->n_length; i++)
+		item->length = item->length << 8 | p[at++];
+	return at;
+}
+
+/* Past the value at p[at], which codec_scan() has checked. */
+static size_t skip(const uint8_t *p, size_t at)
+{
+	uint64_t left = 1;
+
+	while (left--) {
+		struct item item;
+
+		at = read_head(p, at, &item);
+		if (item.per > 0)
+			left += item.length * item.per;
+		else
+			at += item.length;
+	}
+	return at;
+}
+
+static bool is_string(uint8_t head)
+{
+	return (head >= 0xa0 && head <= 0xbf) || (head >= 0xd9 && head <= 0xdb);
+}
+
+/* The number at p[at], 0 if it is something else or negative. */
+static uint64_t number_at(const uint8_t *p, size_t at)
+{
+	const uint8_t b = p[at];
+	const unsigned n = 1u << (b & 3);
+	uint64_t v = 0;
+
+	if (b <= 0x7f)
+		return b;
+	if (b < 0xcc || b > 0xd3 || (b >= 0xd0 && p[at + 1] > 0x7f))
+		return 0;
+	for (unsigned i = 1; i <= n; i++)
+		v = v << 8 | p[at + i];
+	return v;
+}
+
+uint64_t codec_scan_id(const uint8_t *p, size_t n)
+{
+	struct item message, map;
+	uint64_t n_fields;
+	size_t at;
+
+	if (codec_scan(p, n))
+		return 0;
+	at = read_head(p, 0, &message);
+	if (message.per != 1 || message.length != 2)
+		return 0;
+	at = read_head(p, skip(p, at), &map);
+	if (map.per != 2)
+		return 0;
+	for (n_fields = map.length; n_fields; n_fields--) {
+		struct item key;
+		size_t text = read_head(p, at, &key);
+
+		if (is_string(p[at]) && key.length == 2 && memcmp(p + text, "id", 2) == 0)
+			return number_at(p, text + 2);
+		at = skip(p, skip(p, at));
+	}
+	return 0;
 }

@@ -82,5 +82,7 @@ bool codec_text_valid(enum codec_text text, const char *s, size_t n);
  * value within the limits of protocol.h, else what is wrong.
  */
 const char *codec_scan(const uint8_t *p, size_t n);
+/* The message's "id" without unpacking it; 0 if there is none. */
+uint64_t codec_scan_id(const uint8_t *p, size_t n);
 
 #endif

@@ -231,7 +231,7 @@ struct codec_error {
  * `hello` and `welcome` of another protocol version are refused with
  * KVD_CODE_VERSION whatever other fields they have.
  *
- * 0; CODEC_E_INVALID; -ENOMEM.
+ * 0; CODEC_E_INVALID; -ENOMEM, then error->id is the message's.
  */
 int codec_decode(struct msg **out, const void *data, size_t n, struct codec_error *error);
 void msg_free(struct msg *m);

@@ -71,7 +71,7 @@ void dispatch_message(struct session *s, const void *data, size_t n)
 		return;
 	}
 	if (r) {
-		reject(s, 0, KVD_CODE_NO_MEMORY, "", "out of memory");
+		reject(s, error.id, KVD_CODE_NO_MEMORY, "", "out of memory");
 		return;
 	}
 	row = find_row(msg->id);

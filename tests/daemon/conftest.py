@@ -26,14 +26,14 @@ PATIENCE = 6 if SANITIZED else 1
 
 
 class Daemon:
-    def __init__(self, directory, *options, env=None, socket=None, wait=True):
+    def __init__(self, directory, *options, env=None, socket=None, wait=True, program=None):
         self.dir = pathlib.Path(directory)
         self.socket = pathlib.Path(socket) if socket else self.dir / "kvd.sock"
         self.log = self.dir / f"kvd-{time.monotonic_ns()}.log"
         self.stopped = False
         with open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
-                [BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
+                [program or BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **(env or {})})
         if wait:
