@@ -65,7 +65,7 @@ def test_start(directory, tiny_model, faults, kind):
     n = faults.calls(kind)
     assert n, "such calls are counted"
     refused = 0
-    for i in steps(n, 12 if SANITIZED else 24):
+    for i in steps(n, 20 if SANITIZED else 60):
         faults.by_count(kind, i)
         before = faults.injected()
         status, log, answer = start(directory, tiny_model, faults)
@@ -188,7 +188,7 @@ def test_running_at_random(scenario, faults):
     d = scenario.daemon
     settle(scenario, faults, "nothing")
     fds, memory = d.fds(), d.memory()
-    want = 2000 if LONG else 100 if SANITIZED else 400
+    want = 400 if SANITIZED and not LONG else 2000
     failures = []
     seed = 1
     while faults.injected() < want and not failures:
