@@ -100,15 +100,21 @@ static bool bitmap_lowest(struct bitmap *b, uint32_t *i)
 	return true;
 }
 
+static uint64_t chunk_bytes_default(uint64_t bytes)
+{
+	return MAX(MIN(CHUNK_DEFAULT, bytes / 16) / CHUNK_UNIT * CHUNK_UNIT, CHUNK_UNIT);
+}
+
 uint64_t pool_chunk_bytes_for(uint64_t block_bytes, uint64_t bytes)
 {
 	uint64_t best, max = MIN(CHUNK_MAX, bytes / 8) / CHUNK_UNIT * CHUNK_UNIT;
 	double best_waste = 2;
 
 	if (!block_bytes)
-		return CHUNK_UNIT;
+		return chunk_bytes_default(bytes);
 	if (!checked_align_u64(block_bytes, CHUNK_UNIT, &best))
 		return 0;
+	best = MAX(best, chunk_bytes_default(bytes));
 	for (uint64_t c = best; c <= max; c += CHUNK_UNIT) {
 		double waste = (double)(c % block_bytes) / (double)c;
 
@@ -141,7 +147,7 @@ int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts
 	int r;
 
 	if (!chunk_bytes)
-		chunk_bytes = MAX(MIN(CHUNK_DEFAULT, bytes / 8) / CHUNK_UNIT * CHUNK_UNIT, CHUNK_UNIT);
+		chunk_bytes = chunk_bytes_default(bytes);
 	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX ||
 	    bytes / chunk_bytes >= NO_BLOCK)
 		return -EINVAL;

@@ -10,7 +10,7 @@
  * Nothing here allocates beyond the budget: a block that does not fit is
  * POOL_E_FULL, a decision for the caller.
  *
- * Thread: the engine thread.
+ * Thread: the engine thread, but for what says otherwise.
  */
 #ifndef KVD_POOL_H
 #define KVD_POOL_H
@@ -45,12 +45,18 @@ struct kb_pool *pool_device(const struct pool *p);
 void pool_stats(const struct pool *p, struct pool_stats *out);
 
 /*
- * Chooses chunk_bytes so that blocks of this size waste little: the smallest
- * multiple of 2 MiB, at most 64 MiB and at most bytes/8 if possible, whose tail is under 3 %.
+ * Chooses chunk_bytes for a budget that models of several geometries may share:
+ * a sixteenth of it, 2 to 32 MiB, so that there are chunks enough to go
+ * round and blocks of common sizes fit; more where block_bytes, the largest block known
+ * to come (0: none), asks for it: then the smallest multiple of 2 MiB, at most
+ * 64 MiB and at most bytes/8 if possible, whose tail is under 3 %.
  */
 uint64_t pool_chunk_bytes_for(uint64_t block_bytes, uint64_t bytes);
 
-/* A root: blocks of one geometry.  Fills the chunk fields.  -EINVAL: a block is larger than a chunk. */
+/*
+ * A root: blocks of one geometry.  Fills the chunk fields.  Any thread.
+ * -EINVAL: a block is larger than a chunk.
+ */
 int pool_root_new(struct pool_root **out, struct pool *p, const struct kb_geometry *geometry);
 void pool_root_free(struct pool_root *r);	/* every block is gone */
 CLEANUP_DEFINE(struct pool_root, pool_root_free)
@@ -65,5 +71,11 @@ uint32_t pool_root_capacity(const struct pool_root *r);
 int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block);
 void pool_block_ref(struct pool_root *r, uint32_t block);
 void pool_block_unref(struct pool_root *r, uint32_t block);
+
+/* The chunk of the pool that a block lies in. */
+static inline uint32_t pool_block_chunk(const struct pool_root *r, uint32_t block)
+{
+	return block / pool_root_geometry(r)->blocks_per_chunk;
+}
 
 #endif

@@ -2,76 +2,55 @@
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/clock.h"
 
-void engine_release_blocks(struct engine *e, struct engine_request *r)
+static uint32_t blocks_for(const struct engine_model *em, uint32_t n_tokens)
 {
-	while (r->seq.n_blocks)
-		pool_block_unref(e->root, r->blocks[--r->seq.n_blocks]);
-	r->seq.n_computed = 0;
-}
-
-static uint32_t blocks_for(const struct engine *e, uint32_t n_tokens)
-{
-	return (n_tokens + e->block_tokens - 1) / e->block_tokens;
+	return (n_tokens + em->block_tokens - 1) / em->block_tokens;
 }
 
 /* Until the request holds n blocks.  What pool_block_get() says, or -ENOMEM. */
-static int take_blocks(struct engine *e, struct engine_request *r, uint32_t n)
+static int take_blocks(struct engine_request *r, uint32_t n)
 {
 	int err = request_reserve_blocks(r, n);
 
 	while (!err && r->seq.n_blocks < n) {
-		err = pool_block_get(e->root, r->uid, &r->blocks[r->seq.n_blocks]);
+		err = pool_block_get(r->model->root, r->uid, &r->blocks[r->seq.n_blocks]);
 		if (!err)
 			r->seq.n_blocks++;
 	}
 	return err;
 }
 
-/* A parked one stays parked: its reader must make room first. */
-static void preempt(struct engine *e, struct sched_seq *seq)
-{
-	struct engine_request *r = request_of(seq);
-
-	engine_release_blocks(e, r);
-	if (seq->state != SCHED_PARKED)
-		scheduler_push(&e->sched, seq);
-	r->n_preempted++;
-	e->stats.preemptions++;
-}
-
 /*
- * The pool has room for n more blocks, and one for each sequence that runs, so
- * that the new one does not make them preempt it at once.
+ * The pool has room for n more blocks of the model, and one for each of its
+ * sequences that run, so that the new one does not make them preempt it at once.
  */
-static bool make_room(struct engine *e, uint32_t n)
+static bool make_room(struct engine *e, struct engine_model *em, uint32_t n)
 {
-	uint64_t want = (uint64_t)n + e->sched.n_active;
+	uint64_t want = (uint64_t)n + em->sched.n_active;
 
-	if ((uint64_t)pool_root_n_free(e->root) + scheduler_idle_blocks(&e->sched) < want)
+	if (pool_root_n_free(em->root) >= want)
+		return true;
+	if (pool_root_n_free(em->root) + engine_reclaimable_idle(e, em) < want)
 		return false;
-	while (pool_root_n_free(e->root) < want) {
-		struct sched_seq *victim = scheduler_victim(&e->sched, NULL, true);
-
-		if (!victim)
+	while (pool_root_n_free(em->root) < want)
+		if (!engine_reclaim(e, em, UINT64_MAX))
 			return false;
-		preempt(e, victim);
-	}
 	return true;
 }
 
 /* The uid's blocks are used up: its own other sequences decide what happens. */
 static bool yield_to_own(struct engine *e, struct engine_request *r)
 {
-	struct sched_uid *owner = r->seq.owner;
+	struct sched_uid *owner = r->seq.share->uid;
 	struct sched_seq *victim;
 
 	engine_release_blocks(e, r);
-	victim = scheduler_victim(&e->sched, owner, true);
+	victim = scheduler_victim(&e->sched, owner, NULL, true);
 	if (victim) {
-		preempt(e, victim);
+		engine_preempt(e, victim);
 		return true;
 	}
-	if (list_empty(&owner->active))
+	if (!owner->n_active)
 		engine_fail(e, r, SINK_ERROR_QUOTA,
 			    "the request needs more KV blocks than its user may have");
 	else
@@ -83,13 +62,13 @@ static bool yield_to_own(struct engine *e, struct engine_request *r)
 static bool admit_one(struct engine *e, struct engine_request *r)
 {
 	/* One more than it has: the place of the token that comes out. */
-	uint32_t n = blocks_for(e, r->seq.n_tokens + 1);
+	uint32_t n = blocks_for(r->model, r->seq.n_tokens + 1);
 	int err;
 
-	if (!make_room(e, n))
+	if (!make_room(e, r->model, n))
 		return false;
 	do {
-		err = take_blocks(e, r, n);
+		err = take_blocks(r, n);
 	} while (err == POOL_E_QUOTA && yield_to_own(e, r));
 	if (err == POOL_E_QUOTA)
 		return true;
@@ -119,40 +98,43 @@ void engine_admit(struct engine *e)
 			break;
 }
 
-/* Whether no other sequence could give blocks to this one, in the uid or at all. */
-static bool is_only_one(const struct engine *e, const struct sched_seq *seq, bool in_uid)
+/* The uid's blocks are used up: its youngest sequence gives way, this one if there is no other. */
+static void provide_from_own(struct engine *e, struct sched_seq *seq)
 {
-	return in_uid ? seq->owner->active.next == seq->owner->active.prev : e->sched.n_active == 1;
+	struct sched_uid *owner = seq->share->uid;
+	struct sched_seq *victim = scheduler_victim(&e->sched, owner, NULL, false);
+
+	if (victim && (victim != seq || owner->n_active > 1))
+		engine_preempt(e, victim);
+	else
+		engine_fail(e, request_of(seq), SINK_ERROR_QUOTA,
+			    "the sequence needs more KV blocks than its user may have");
 }
 
 /* seq lacks blocks: gets them, or one sequence less holds any. */
 static void provide(struct engine *e, struct sched_seq *seq)
 {
 	struct engine_request *r = request_of(seq);
-	int err = take_blocks(e, r, blocks_for(e, seq->n_tokens));
-	bool quota = err == POOL_E_QUOTA;
-	struct sched_seq *victim;
+	int err = take_blocks(r, blocks_for(r->model, seq->n_tokens));
 
 	if (!err)
 		return;
-	if (err < 0) {
+	if (err < 0)
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
+	else if (err == POOL_E_QUOTA)
+		provide_from_own(e, seq);
+	else if (engine_reclaim(e, r->model, seq->rank))
 		return;
-	}
-	victim = scheduler_victim(&e->sched, quota ? seq->owner : NULL, false);
-	if (victim && (victim != seq || !is_only_one(e, seq, quota)))
-		preempt(e, victim);
-	else if (quota)
-		engine_fail(e, r, SINK_ERROR_QUOTA,
-			    "the sequence needs more KV blocks than its user may have");
+	else if (e->sched.n_active > 1)
+		engine_preempt(e, seq);
 	else
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "the sequence does not fit the KV memory");
 }
 
-void engine_provide_blocks(struct engine *e)
+void engine_provide_blocks(struct engine *e, struct engine_model *em)
 {
 	struct sched_seq *seq;
 
-	while ((seq = scheduler_short_of_blocks(&e->sched, e->block_tokens)))
+	while ((seq = scheduler_short_of_blocks(&em->sched)))
 		provide(e, seq);
 }

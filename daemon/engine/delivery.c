@@ -18,10 +18,11 @@ static void mark_dirty(struct engine *e, struct sink *sink)
 static void let_go(struct engine *e, struct engine_request *r)
 {
 	engine_release_blocks(e, r);
-	if (r->seq.owner)
+	if (r->seq.share)
 		scheduler_remove(&e->sched, &r->seq);
 	pthread_mutex_lock(&e->lock);
 	list_unlink(&r->link);
+	r->model->n_requests--;
 	pthread_mutex_unlock(&e->lock);
 	list_push_back(&e->finished, &r->link);
 	charge_deinit(&r->charge_request);

@@ -3,7 +3,9 @@
  * engine-private.h - the engine's state and what its files offer each other.
  *
  *   engine.c     commands from other threads; the thread's loop
- *   admission.c  who gets in, who gets blocks, who is preempted
+ *   engine-model.c  models come and go
+ *   admission.c  who gets in, who gets blocks
+ *   reclaim.c    who is preempted for it
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *
@@ -29,29 +31,58 @@ struct step_entry {
 };
 #define NO_LOGITS UINT32_MAX
 
+/* What the sequences of a survey hold in a chunk of the pool, see reclaim.c. */
+struct engine_chunk {
+	uint32_t n_blocks;
+	uint64_t age;		/* rank of the oldest holder */
+};
+
+struct engine_model {
+	/* fixed */
+	struct model *model;
+	const struct tokenizer *tokenizer;
+	char *name;
+	uint32_t n_ctx;			/* tokens of one sequence, prompt included */
+	uint32_t n_ctx_model;		/* the model's own; n_ctx is less if the pool is small */
+	uint32_t n_vocab, block_tokens;
+	uint64_t block_bytes;
+
+	/* the engine thread's */
+	struct list link;		/* in engine.added, .models */
+	struct pool_root *root;
+	struct kb_workspace *ws;
+	struct sampler *sampler;
+	struct sched_model sched;
+	struct engine_model_stats stats;
+
+	/* under the engine's lock */
+	struct list removal_link;	/* in engine.removals */
+	bool removing;
+	uint32_t n_requests;		/* submitted and not ended */
+	uint32_t n_incoming;		/* of them in engine.incoming */
+	engine_removed_fn removed;
+	void *removed_arg;
+	struct engine_model_stats published;
+};
+
 struct engine {
 	/* fixed */
 	struct kb_backend *be;
-	struct model *model;
-	const struct tokenizer *tokenizer;
 	struct accounts *accounts;
-	uint32_t n_ctx;			/* tokens of one sequence, prompt included */
-	uint32_t n_ctx_model;		/* the model's own; n_ctx is less if the pool is small */
-	uint32_t n_vocab, block_tokens, max_queue;
+	uint32_t block_tokens, max_queue;
 	bool no_cache;
 	uint64_t step_delay_ns;
 	pthread_t thread;
 	bool thread_started;
 
-	/* the engine thread's */
+	/* the engine thread's; other threads may make roots in the pool */
 	struct pool *pool;
-	struct pool_root *root;
-	struct kb_workspace *ws;
-	struct sampler *sampler;
+	struct list models;		/* the first has its turn */
 	struct scheduler sched;
 	struct list finished;		/* to be released at the end of the round */
 	struct sink *dirty;		/* to be flushed */
 	struct engine_stats stats;
+	struct engine_chunk *chunks;	/* [number of the pool's chunks], see reclaim.c */
 	int32_t *row_tokens;		/* [max_seqs + quantum] */
 	struct kb_seq *seqs;		/* [max_seqs] */
 	struct step_entry *entries;	/* [max_seqs] */
@@ -60,6 +91,8 @@ struct engine {
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	/* under the lock */
+	struct list added;		/* models that the thread has not seen yet */
+	struct list removals;		/* models to be let go of */
 	struct list incoming;
 	struct list requests;		/* live; changed by the engine thread only */
 	uint32_t n_incoming;
@@ -70,14 +103,33 @@ struct engine {
 	struct engine_stats published;
 };
 
+/* engine.c */
+void engine_publish(struct engine *e);
+
+/* engine-model.c: ends its requests, lets go of it and tells who asked. */
+void engine_let_go(struct engine *e, struct engine_model *em);
+/* Of a model that has no requests. */
+void engine_model_release(struct engine *e, struct engine_model *em);
+
 /* admission.c */
 void engine_admit(struct engine *e);
-/* Every active sequence gets the blocks for its tokens, or is preempted or ended. */
-void engine_provide_blocks(struct engine *e);
-void engine_release_blocks(struct engine *e, struct engine_request *r);
+/* Every active sequence of the model gets the blocks for its tokens, or is preempted or ended. */
+void engine_provide_blocks(struct engine *e, struct engine_model *em);
 
-/* step.c: one step over the active sequences. */
-void engine_step(struct engine *e);
+/* reclaim.c */
+void engine_release_blocks(struct engine *e, struct engine_request *r);
+/* Takes the sequence's blocks away.  A parked one stays parked: its reader must make room first. */
+void engine_preempt(struct engine *e, struct sched_seq *seq);
+/*
+ * Preempts what the model can get a block or a chunk from: idle sequences, then running
+ * ones of a rank above `rank` (UINT64_MAX: none).  False: there are none.
+ */
+bool engine_reclaim(struct engine *e, struct engine_model *em, uint64_t rank);
+/* Blocks of the model's that engine_reclaim(e, em, UINT64_MAX) can make free. */
+uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
+
+/* step.c: one step of the model over its active sequences. */
+void engine_step(struct engine *e, struct engine_model *em);
 
 /* delivery.c */
 /* Offers the request's pending events; it is then going on, parked or ended. */

@@ -17,16 +17,17 @@
 int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 {
 	uint64_t bytes = (uint64_t)r->n_prompt * sizeof(*r->tokens);
+	struct engine_model *em = r->model;
 	int err = 0;
 
-	if (r->n_prompt > e->n_ctx_model - 1)
+	if (r->n_prompt > em->n_ctx_model - 1)
 		return diag_set(diag, ENGINE_E_CONTEXT, "the prompt has %u tokens, the context %u",
-				r->n_prompt, e->n_ctx_model);
-	if (r->n_prompt > e->n_ctx - 1)
+				r->n_prompt, em->n_ctx_model);
+	if (r->n_prompt > em->n_ctx - 1)
 		return diag_set(diag, ENGINE_E_TOO_BIG, "the prompt has %u tokens, the KV memory holds %u",
-				r->n_prompt, e->n_ctx);
+				r->n_prompt, em->n_ctx);
 	for (uint32_t i = 0; i < r->n_prompt; i++)
-		if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= e->n_vocab)
+		if (r->tokens[i] < 0 || (uint32_t)r->tokens[i] >= em->n_vocab)
 			return diag_set(diag, -EINVAL,
 					"prompt: token id %d at position %u is not in the vocabulary",
 					r->tokens[i], i);
@@ -42,11 +43,15 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 	pthread_mutex_lock(&e->lock);
 	if (e->stop)
 		err = -ESHUTDOWN;
+	else if (em->removing)
+		err = ENGINE_E_UNLOADED;
 	else if (e->published.n_queued + e->n_incoming >= e->max_queue)
 		err = ENGINE_E_BUSY;
 	if (!err) {
 		list_push_back(&e->incoming, &r->link);
 		e->n_incoming++;
+		em->n_incoming++;
+		em->n_requests++;
 		pthread_cond_signal(&e->wake);
 	}
 	pthread_mutex_unlock(&e->lock);
@@ -54,7 +59,9 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 		charge_deinit(&r->charge_request);
 		charge_deinit(&r->charge_memory);
 		return diag_set(diag, err,
-				err == ENGINE_E_BUSY ? "the queue is full" : "the engine is stopping");
+				err == ENGINE_E_BUSY       ? "the queue is full"
+				: err == ENGINE_E_UNLOADED ? "the model is being unloaded"
+							   : "the engine is stopping");
 	}
 	return 0;
 }
@@ -133,7 +140,30 @@ void engine_stats(struct engine *e, struct engine_stats *out)
 
 /* --- the thread --- */
 
-static void publish(struct engine *e)
+/* Under the lock. */
+static void publish_model(struct engine *e, struct engine_model *em)
+{
+	struct engine_model_stats *m = &em->stats;
+	struct engine_stats *s = &e->stats;
+
+	m->n_running = em->sched.n_active;
+	m->n_queued = em->sched.n_waiting;
+	m->n_parked = em->sched.n_parked + em->sched.n_ready;
+	m->blocks_used = pool_root_n_used(em->root);
+	m->blocks_free = pool_root_n_free(em->root);
+	m->blocks_capacity = pool_root_capacity(em->root);
+	m->kv_bytes_used = m->blocks_used * em->block_bytes;
+	em->published = *m;
+
+	s->blocks_used += m->blocks_used;
+	s->kv_bytes_used += m->kv_bytes_used;
+	if (!s->blocks_capacity || m->blocks_capacity < s->blocks_capacity) {
+		s->blocks_capacity = m->blocks_capacity;
+		s->blocks_free = m->blocks_free;
+	}
+}
+
+void engine_publish(struct engine *e)
 {
 	struct engine_stats *s = &e->stats;
 
@@ -141,10 +171,10 @@ static void publish(struct engine *e)
 	s->n_running = e->sched.n_active;
 	s->n_queued = e->sched.n_waiting;
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
-	s->blocks_used = pool_root_n_used(e->root);
-	s->blocks_free = pool_root_n_free(e->root);
-	s->blocks_capacity = pool_root_capacity(e->root);
-	s->kv_bytes_used = s->blocks_used * pool_root_geometry(e->root)->block_bytes;
+	s->blocks_used = s->blocks_free = s->blocks_capacity = 0;
+	s->kv_bytes_used = 0;
+	list_for_each(l, &e->models)
+		publish_model(e, list_entry(l, struct engine_model, link));
 	e->published = *s;
 	pthread_mutex_unlock(&e->lock);
 }
@@ -167,6 +197,7 @@ static enum engine_phase phase_of(const struct engine *e, const struct engine_re
 static void view_of(const struct engine *e, const struct engine_request *r, struct engine_request_view *v)
 {
 	*v = (struct engine_request_view){
+		.model = r->model,
 		.client = r->client,
 		.id = r->id,
 		.uid = r->uid,
@@ -176,6 +207,7 @@ static void view_of(const struct engine *e, const struct engine_request *r, stru
 		.n_generated = r->n_generated,
 		.n_blocks = r->seq.n_blocks,
 		.n_preempted = r->n_preempted,
+		.kv_bytes = r->seq.n_blocks * r->model->block_bytes,
 		.age_ns = clock_ns() - r->submit_ns,
 	};
 }
@@ -201,10 +233,20 @@ static void answer_ps(struct engine *e, const struct engine_ps_command *command)
 /* Puts a new request into the queue. */
 static void enqueue(struct engine *e, struct engine_request *r)
 {
-	if (scheduler_add(&e->sched, &r->seq, r->uid))
+	if (scheduler_add(&e->sched, &r->seq, &r->model->sched, r->uid))
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 	else
 		scheduler_push(&e->sched, &r->seq);
+}
+
+static void stop_requests(struct engine *e)
+{
+	list_for_each_safe(l, next, &e->requests) {
+		struct engine_request *r = list_entry(l, struct engine_request, link);
+
+		engine_fail(e, r, SINK_ERROR_SHUTDOWN, "the daemon stops");
+	}
+	engine_settle(e);
 }
 
 /* Acts on the flags that other threads set. */
@@ -220,47 +262,103 @@ static void attend(struct engine *e)
 	}
 }
 
-/*
- * Waits for a command unless there is work, then carries out all that came.
- * False: the engine stops.
- */
-static bool take_commands(struct engine *e, bool work)
+/* Under the lock: new models are the thread's now. */
+static void take_models(struct engine *e)
 {
-	struct engine_ps_command ps[ENGINE_PS_MAX];
-	bool stop, attention;
-	struct list *first_new;
-	size_t n_ps;
+	while (!list_empty(&e->added)) {
+		struct list *l = e->added.next;
 
-	pthread_mutex_lock(&e->lock);
-	while (!work && !e->stop && !e->attention && !e->n_ps && list_empty(&e->incoming))
-		pthread_cond_wait(&e->wake, &e->lock);
-	first_new = list_empty(&e->incoming) ? &e->requests : e->incoming.next;
+		list_unlink(l);
+		list_push_back(&e->models, l);
+	}
+}
+
+/* Under the lock: returns the first of the new requests in e->requests, its head if there are none. */
+static struct list *take_requests(struct engine *e)
+{
+	struct list *last = e->requests.prev;
+
 	while (!list_empty(&e->incoming)) {
 		struct list *l = e->incoming.next;
+		struct engine_model *em = list_entry(l, struct engine_request, link)->model;
 
+		/* Still counted as waiting until the next publishing. */
+		em->published.n_queued++;
+		em->n_incoming--;
 		list_unlink(l);
 		list_push_back(&e->requests, l);
 	}
-	/* Still counted as waiting until the next publish(). */
 	e->published.n_queued += e->n_incoming;
 	e->n_incoming = 0;
-	attention = e->attention;
-	e->attention = false;
-	n_ps = e->n_ps;
-	memcpy(ps, e->ps, n_ps * sizeof(*ps));
-	e->n_ps = 0;
-	stop = e->stop;
-	pthread_mutex_unlock(&e->lock);
+	return last->next;
+}
 
-	for (struct list *l = first_new, *next; l != &e->requests; l = next) {
+/* What was asked for under the lock and is done without it. */
+struct commands {
+	struct list *first_new;		/* requests */
+	struct list removals;
+	struct engine_ps_command ps[ENGINE_PS_MAX];
+	size_t n_ps;
+	bool attention, stop;
+};
+
+static bool anything_asked(const struct engine *e)
+{
+	return e->stop || e->attention || e->n_ps || !list_empty(&e->incoming) || !list_empty(&e->removals);
+}
+
+/* Waits for a command unless there is work. */
+static void collect(struct engine *e, bool work, struct commands *c)
+{
+	pthread_mutex_lock(&e->lock);
+	while (!work && !anything_asked(e))
+		pthread_cond_wait(&e->wake, &e->lock);
+	take_models(e);
+	c->first_new = take_requests(e);
+	c->attention = e->attention;
+	e->attention = false;
+	c->n_ps = e->n_ps;
+	memcpy(c->ps, e->ps, c->n_ps * sizeof(*c->ps));
+	e->n_ps = 0;
+	list_init(&c->removals);
+	while (!list_empty(&e->removals)) {
+		struct list *l = e->removals.next;
+
+		list_unlink(l);
+		list_push_back(&c->removals, l);
+	}
+	c->stop = e->stop;
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void remove_models(struct engine *e, struct list *removals)
+{
+	while (!list_empty(removals)) {
+		struct engine_model *em = list_entry(removals->next, struct engine_model, removal_link);
+
+		list_unlink(&em->removal_link);
+		engine_let_go(e, em);
+	}
+}
+
+/* Carries out all that came.  False: the engine stops. */
+static bool take_commands(struct engine *e, bool work)
+{
+	struct commands c;
+
+	collect(e, work, &c);
+	for (struct list *l = c.first_new, *next; l != &e->requests; l = next) {
 		next = l->next;
 		enqueue(e, list_entry(l, struct engine_request, link));
 	}
-	if (attention)
+	if (c.attention)
 		attend(e);
-	for (size_t i = 0; i < n_ps; i++)
-		answer_ps(e, &ps[i]);
-	return !stop;
+	if (c.stop)
+		stop_requests(e);
+	remove_models(e, &c.removals);
+	for (size_t i = 0; i < c.n_ps; i++)
+		answer_ps(e, &c.ps[i]);
+	return !c.stop;
 }
 
 /* Sleeps before a step; false, and at once, when the engine stops. */
@@ -283,77 +381,66 @@ static bool delay(struct engine *e)
 	return !stop;
 }
 
+/* The model whose turn it is among those that have something to do, or NULL; it goes to the end. */
+static struct engine_model *next_model(struct engine *e)
+{
+	list_for_each(l, &e->models) {
+		struct engine_model *em = list_entry(l, struct engine_model, link);
+
+		if (!em->sched.n_active)
+			continue;
+		list_unlink(l);
+		list_push_back(&e->models, l);
+		return em;
+	}
+	return NULL;
+}
+
 static void *engine_main(void *arg)
 {
 	struct engine *e = arg;
-	bool work = false;
+	struct engine_model *em = NULL;
 
 	pthread_setname_np(pthread_self(), "kvd-engine");
-	while (take_commands(e, work)) {
+	while (take_commands(e, em != NULL)) {
 		engine_settle(e);
 		engine_admit(e);
-		publish(e);
-		work = e->sched.n_active > 0;
-		if (work && delay(e))
-			engine_step(e);
-		publish(e);
+		engine_publish(e);
+		em = next_model(e);
+		if (em && delay(e))
+			engine_step(e, em);
+		engine_publish(e);
 		engine_settle(e);
 	}
-	list_for_each_safe(l, next, &e->requests) {
-		struct engine_request *r = list_entry(l, struct engine_request, link);
-
-		engine_fail(e, r, SINK_ERROR_SHUTDOWN, "the daemon stops");
-	}
-	engine_settle(e);
 	return NULL;
 }
 
 /* --- life --- */
 
-static int create_cache(struct engine *e, const struct engine_config *config, struct diag *diag)
+static int create_pool(struct engine *e, const struct engine_config *config, struct diag *diag)
 {
-	struct kb_geometry geometry;
-	uint64_t capacity, chunk_bytes;
+	uint64_t bytes = config->kv_memory, chunk_bytes = pool_chunk_bytes_for(config->block_bytes, bytes);
+	struct pool_stats stats;
 	int err;
 
-	model_geometry(e->model, KB_KV_F16, e->block_tokens, &geometry);
-	if (!geometry.block_bytes)
-		return diag_set(diag, -EINVAL, "the model's KV blocks are too large");
-	chunk_bytes = pool_chunk_bytes_for(geometry.block_bytes, config->kv_memory);
-	if (!chunk_bytes || config->kv_memory < chunk_bytes)
+	if (!chunk_bytes || bytes < chunk_bytes)
 		return diag_set(diag, -EINVAL,
 				"the KV memory of %llu bytes is smaller than one chunk of %llu",
-				(unsigned long long)config->kv_memory, (unsigned long long)chunk_bytes);
-	err = pool_new(&e->pool, e->be, e->accounts, config->kv_memory, chunk_bytes);
-	if (!err)
-		err = pool_root_new(&e->root, e->pool, &geometry);
+				(unsigned long long)bytes, (unsigned long long)chunk_bytes);
+	err = pool_new(&e->pool, e->be, e->accounts, bytes, chunk_bytes);
 	if (err)
 		return diag_set(diag, err, "the KV pool of %llu bytes can't be made: %s",
-				(unsigned long long)config->kv_memory, strerror(-err));
-	capacity = (uint64_t)pool_root_capacity(e->root) * e->block_tokens;
-	e->n_ctx_model = model_n_ctx(e->model);
-	e->n_ctx = (uint32_t)MIN((uint64_t)e->n_ctx_model, capacity);
-	if (e->n_ctx < 2)
-		return diag_set(diag, -EINVAL, "the context is %u tokens: too short", e->n_ctx);
-	e->stats.kv_bytes = pool_root_capacity(e->root) * geometry.block_bytes;
-	return 0;
+				(unsigned long long)bytes, strerror(-err));
+	pool_stats(e->pool, &stats);
+	e->stats.kv_bytes = stats.bytes;
+	e->chunks = calloc(stats.n_chunks, sizeof(*e->chunks));
+	return e->chunks ? 0 : -ENOMEM;
 }
 
-static int create_step(struct engine *e, struct diag *diag)
+static int create_batch(struct engine *e, struct diag *diag)
 {
 	uint32_t max_seqs = e->sched.max_seqs, max_rows = max_seqs + e->sched.quantum;
-	struct kb_workspace_desc desc = { 0 };
-	int err;
 
-	model_workspace_desc(e->model, &desc);
-	desc.max_rows = max_rows;
-	desc.max_logits = max_seqs;
-	err = e->be->ops->workspace_new(e->be, &desc, &e->ws);
-	if (!err)
-		err = sampler_new(&e->sampler, e->n_vocab);
-	if (err)
-		return diag_set(diag, err, "no workspace for steps of %u tokens: %s", max_rows,
-				strerror(-err));
 	e->row_tokens = calloc(max_rows, sizeof(*e->row_tokens));
 	e->seqs = calloc(max_seqs, sizeof(*e->seqs));
 	e->entries = calloc(max_seqs, sizeof(*e->entries));
@@ -405,16 +492,16 @@ static struct engine *engine_alloc(const struct engine_config *config)
 		free(e);
 		return NULL;
 	}
+	list_init(&e->models);
+	list_init(&e->added);
+	list_init(&e->removals);
 	list_init(&e->incoming);
 	list_init(&e->requests);
 	list_init(&e->finished);
 	scheduler_init(&e->sched, config->max_seqs ? config->max_seqs : 16,
 		       config->prefill_quantum ? config->prefill_quantum : 256);
 	e->be = config->backend;
-	e->model = config->model;
 	e->accounts = config->accounts;
-	e->tokenizer = model_tokenizer(config->model);
-	e->n_vocab = model_info(config->model)->n_vocab;
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;
 	e->max_queue = config->max_queue ? config->max_queue : 1024;
 	e->no_cache = config->no_cache;
@@ -437,12 +524,12 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 	e = engine_alloc(config);
 	if (!e)
 		return -ENOMEM;
-	err = create_cache(e, config, diag);
+	err = create_pool(e, config, diag);
 	if (!err)
-		err = create_step(e, diag);
+		err = create_batch(e, diag);
 	if (err)
 		return err;
-	publish(e);
+	engine_publish(e);
 	err = start_thread(e);
 	if (err)
 		return diag_set(diag, err, "the engine's thread can't be started: %s", strerror(-err));
@@ -459,17 +546,22 @@ static void stop_thread(struct engine *e)
 	pthread_join(e->thread, NULL);
 }
 
+static void release_models(struct engine *e, struct list *models)
+{
+	while (!list_empty(models))
+		engine_model_release(e, list_entry(models->next, struct engine_model, link));
+}
+
 void engine_free(struct engine *e)
 {
 	if (!e)
 		return;
 	if (e->thread_started)
 		stop_thread(e);
-	if (e->ws)
-		e->be->ops->workspace_free(e->be, e->ws);
-	sampler_free(e->sampler);
-	pool_root_free(e->root);
+	release_models(e, &e->models);
+	release_models(e, &e->added);
 	pool_free(e->pool);
+	free(e->chunks);
 	free(e->row_tokens);
 	free(e->seqs);
 	free(e->entries);

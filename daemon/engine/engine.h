@@ -2,19 +2,24 @@
 /*
  * engine.h - requests, the scheduler and the one thread that drives the device.
  *
- * The engine thread alone owns pool, sequences and workspace.  Other threads
+ * The engine thread alone owns pool, sequences and workspaces.  Other threads
  * post commands; results come through a request's sink, or a callback on the
  * engine thread that must not block.
  *
- * Each step: one token of every running sequence plus a bounded quantum of
+ * Several models share the thread, the backend, the KV pool and the places of
+ * running sequences.  In turn each model that has running sequences makes a
+ * step: one token of every running sequence plus a bounded quantum of
  * prompt tokens, one ragged batch, one pass over the weights; then sampling,
  * detokenising and emitting.  Order among waiting requests is fair between
- * uids (round robin over uids, first come first served inside one).
+ * uids (round robin over uids, first come first served inside one), whatever
+ * models they ask for.
  *
  * A request whose sink is full is parked: it keeps its blocks but takes no part in
  * steps, until engine_room().  When blocks run out, parked sequences are
- * preempted first, then the youngest running one; a preempted sequence gives
+ * preempted first, then younger running ones of the same model, then younger ones of other
+ * models that can empty a chunk of the pool together; a preempted sequence gives
  * back its blocks, waits, prefills its tokens again and goes on bit-identically.
+ * The oldest sequence always gets on.
  */
 #ifndef KVD_ENGINE_H
 #define KVD_ENGINE_H
@@ -31,12 +36,13 @@
 #include "ipc/base/error.h"
 
 struct engine;
+struct engine_model;	/* a model in the engine */
 
 struct engine_config {
 	struct kb_backend *backend;
-	struct model *model;
 	struct accounts *accounts;
 	uint64_t kv_memory;		/* bytes */
+	uint64_t block_bytes;		/* of the largest block known to come (see model_geometry()); 0: none */
 	uint32_t block_tokens;		/* 16, 32, 64; 0: 16 */
 	uint32_t max_seqs;		/* running at once; 0: 16 */
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
@@ -61,11 +67,12 @@ struct engine_request_params {
 struct engine_request;
 
 /*
+ * model: see engine_submit(); not looked at before.
  * client: a key unique to the session for the daemon's life; id: chosen by the client, unique in it.
  * prompt: taken over (malloc'd) on success; n_prompt > 0, ids < n_vocab.
  */
-int engine_request_new(struct engine_request **out, uint64_t client, uint64_t id, uid_t uid,
-		       int32_t *prompt, size_t n_prompt,
+int engine_request_new(struct engine_request **out, struct engine_model *model, uint64_t client, uint64_t id,
+		       uid_t uid, int32_t *prompt, size_t n_prompt,
 		       const struct engine_request_params *params, struct sink *sink);
 void engine_request_free(struct engine_request *r);	/* one that was never submitted */
 
@@ -74,14 +81,48 @@ void engine_request_free(struct engine_request *r);	/* one that was never submit
 #define ENGINE_E_QUOTA 3	/* the uid's requests are used up */
 #define ENGINE_E_TOO_BIG 4	/* can never fit the pool */
 
-/* Starts the thread. */
+#define ENGINE_E_UNLOADED 5	/* the model is being removed */
+
+/* Makes the pool and starts the thread; there is no model yet. */
 int engine_new(struct engine **out, const struct engine_config *config, struct diag *diag);
-/* Ends every request with SINK_ERROR_SHUTDOWN, releases every sink, joins. */
+/*
+ * Ends every request with SINK_ERROR_SHUTDOWN, releases every sink, joins, and
+ * lets go of all models.
+ */
 void engine_free(struct engine *e);
 CLEANUP_DEFINE(struct engine, engine_free)
 
 /*
- * Any thread.  0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the
+ * Any thread; requests of other models go on meanwhile.  model outlives what
+ * engine_remove_model() says, or the engine.  Requests may be submitted at once.
+ * -EINVAL: its blocks do not fit the pool's chunks, or the pool holds less than
+ * two tokens; -ENOMEM; -ESHUTDOWN; diag says why.
+ */
+int engine_add_model(struct engine *e, struct model *model, struct engine_model **out, struct diag *diag);
+/*
+ * Any thread, once for each model.  New requests of it are refused from now on,
+ * those that it has end with SINK_ERROR_UNLOADED; then the engine lets go of the
+ * model and calls fn on its thread: now the caller may model_free().  Others go on.
+ * 0, or -ESHUTDOWN: fn is not called, engine_free() lets go of the model.
+ */
+typedef void (*engine_removed_fn)(void *arg);
+int engine_remove_model(struct engine *e, struct engine_model *em, engine_removed_fn fn, void *arg);
+/*
+ * Once it is removed or the engine freed, and nobody submits any more.  Until
+ * then a submit is refused in order.  NULL is fine.
+ */
+void engine_model_free(struct engine_model *em);
+CLEANUP_DEFINE(struct engine_model, engine_model_free)
+
+/* Valid until engine_model_free(), any thread. */
+const char *engine_model_name(const struct engine_model *em);
+/* Tokens of one sequence, prompt included: the model's context, or less where the pool is small. */
+uint32_t engine_model_n_ctx(const struct engine_model *em);
+uint64_t engine_model_block_bytes(const struct engine_model *em);
+
+/*
+ * Any thread.  The request's model is in this engine or was removed from it.
+ * 0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the
  * caller's): -EINVAL for a token id out of range, -ESHUTDOWN.
  */
 int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag);
@@ -94,10 +135,12 @@ void engine_room(struct engine *e, uint64_t client);
 enum engine_phase { ENGINE_QUEUED, ENGINE_PREFILL, ENGINE_DECODE, ENGINE_PARKED };
 
 struct engine_request_view {
+	const struct engine_model *model;
 	uint64_t client, id;
 	uid_t uid;
 	enum engine_phase phase;
 	uint32_t n_prompt, n_computed, n_generated, n_blocks, n_preempted;
+	uint64_t kv_bytes;		/* of its blocks */
 	uint64_t age_ns;
 };
 
@@ -109,7 +152,11 @@ struct engine_request_view {
 typedef void (*engine_ps_fn)(void *arg, const struct engine_request_view *views, size_t n);
 int engine_ps(struct engine *e, engine_ps_fn fn, void *arg);
 
-/* Figures since the start; any thread, a consistent copy. */
+/*
+ * Figures since the start; any thread, a consistent copy.  Blocks are of
+ * different sizes where there are several models: used ones are added up, free
+ * and capacity are those of the model that has room for the fewest.
+ */
 struct engine_stats {
 	uint64_t steps, prompt_tokens, generated_tokens;
 	uint64_t requests_done, requests_cancelled, requests_failed, preemptions;
@@ -119,5 +166,15 @@ struct engine_stats {
 	uint64_t busy_ns;		/* time in steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
+
+/* The same of one model, since it was added. */
+struct engine_model_stats {
+	uint64_t steps, prompt_tokens, generated_tokens, busy_ns;
+	uint32_t n_requests;		/* submitted and not ended: 0 when it has drained */
+	uint32_t n_running, n_queued, n_parked;
+	uint32_t blocks_used, blocks_free, blocks_capacity;
+	uint64_t kv_bytes_used;
+};
+void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out);
 
 #endif

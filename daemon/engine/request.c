@@ -22,8 +22,8 @@ static int copy_bias(struct engine_request *r)
 	return 0;
 }
 
-int engine_request_new(struct engine_request **out, uint64_t client, uint64_t id, uid_t uid,
-		       int32_t *prompt, size_t n_prompt,
+int engine_request_new(struct engine_request **out, struct engine_model *model, uint64_t client, uint64_t id,
+		       uid_t uid, int32_t *prompt, size_t n_prompt,
 		       const struct engine_request_params *params, struct sink *sink)
 {
 	struct engine_request *r;
@@ -35,6 +35,7 @@ int engine_request_new(struct engine_request **out, uint64_t client, uint64_t id
 	if (!r)
 		return -ENOMEM;
 	list_init(&r->link);
+	r->model = model;
 	r->client = client;
 	r->id = id;
 	r->uid = uid;

@@ -20,6 +20,7 @@
 
 struct engine_request {
 	struct list link;		/* in engine.incoming, .requests or .finished */
+	struct engine_model *model;
 	struct sched_seq seq;		/* seq.n_tokens counts tokens, seq.n_blocks blocks */
 	uint64_t client, id;
 	uid_t uid;

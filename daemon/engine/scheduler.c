@@ -7,73 +7,165 @@
 #include "ipc/base/checked.h"
 
 #define seq_of(l) list_entry((l), struct sched_seq, link)
-#define uid_of_admit(l) list_entry((l), struct sched_uid, admit_link)
-#define uid_of_prefill(l) list_entry((l), struct sched_uid, prefill_link)
+#define uid_of(l) list_entry((l), struct sched_uid, admit_link)
+#define share_of(l) list_entry((l), struct sched_share, link)
+#define share_of_turn(l) list_entry((l), struct sched_share, turn_link)
 
 void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
 {
 	*s = (struct scheduler){ .max_seqs = max_seqs, .quantum = quantum };
 	list_init(&s->admit_turns);
-	list_init(&s->prefill_turns);
 	list_init(&s->parked);
 	list_init(&s->ready);
+}
+
+void scheduler_init_model(struct sched_model *m, uint32_t block_tokens)
+{
+	*m = (struct sched_model){ .block_tokens = block_tokens };
+	list_init(&m->turns);
 }
 
 static struct sched_uid *find_uid(struct scheduler *s, uid_t uid)
 {
 	list_for_each(l, &s->admit_turns) {
-		struct sched_uid *u = uid_of_admit(l);
+		struct sched_uid *u = uid_of(l);
 		if (u->uid == uid)
 			return u;
 	}
 	return NULL;
 }
 
-int scheduler_add(struct scheduler *s, struct sched_seq *seq, uid_t uid)
+static struct sched_uid *uid_new(struct scheduler *s, uid_t uid)
+{
+	struct sched_uid *u = calloc(1, sizeof(*u));
+
+	if (!u)
+		return NULL;
+	u->uid = uid;
+	list_init(&u->waiting);
+	list_init(&u->shares);
+	list_push_back(&s->admit_turns, &u->admit_link);
+	return u;
+}
+
+/* One that has no shares. */
+static void uid_free(struct sched_uid *u)
+{
+	list_unlink(&u->admit_link);
+	free(u);
+}
+
+static struct sched_share *find_share(struct sched_uid *u, const struct sched_model *model)
+{
+	list_for_each(l, &u->shares) {
+		if (share_of(l)->model == model)
+			return share_of(l);
+	}
+	return NULL;
+}
+
+static struct sched_share *share_new(struct sched_uid *u, struct sched_model *model)
+{
+	struct sched_share *share = calloc(1, sizeof(*share));
+
+	if (!share)
+		return NULL;
+	share->uid = u;
+	share->model = model;
+	list_init(&share->active);
+	list_push_back(&u->shares, &share->link);
+	list_push_back(&model->turns, &share->turn_link);
+	return share;
+}
+
+static struct sched_share *get_share(struct scheduler *s, uid_t uid, struct sched_model *model)
 {
 	struct sched_uid *u = find_uid(s, uid);
+	struct sched_share *share = u ? find_share(u, model) : NULL;
 
-	if (!u) {
-		u = calloc(1, sizeof(*u));
-		if (!u)
-			return -ENOMEM;
-		u->uid = uid;
-		list_init(&u->waiting);
-		list_init(&u->active);
-		list_push_back(&s->admit_turns, &u->admit_link);
-		list_push_back(&s->prefill_turns, &u->prefill_link);
-	}
-	u->n_refs++;
+	if (share)
+		return share;
+	if (!u)
+		u = uid_new(s, uid);
+	if (!u)
+		return NULL;
+	share = share_new(u, model);
+	if (!share && list_empty(&u->shares))
+		uid_free(u);
+	return share;
+}
+
+int scheduler_add(struct scheduler *s, struct sched_seq *seq, struct sched_model *model, uid_t uid)
+{
+	struct sched_share *share = get_share(s, uid, model);
+
+	if (!share)
+		return -ENOMEM;
+	share->n_refs++;
 	list_init(&seq->link);
-	seq->owner = u;
+	seq->share = share;
 	seq->state = SCHED_NONE;
 	seq->arrival = s->next_arrival++;
 	seq->rank = UINT64_MAX;
 	return 0;
 }
 
+/* Counts seq in the state that it is in, or no more: +1 or -1. */
+static void count(struct scheduler *s, const struct sched_seq *seq, uint32_t by)
+{
+	struct sched_model *m = seq->share->model;
+
+	switch (seq->state) {
+	case SCHED_WAITING:
+		s->n_waiting += by;
+		m->n_waiting += by;
+		break;
+	case SCHED_ACTIVE:
+		s->n_active += by;
+		m->n_active += by;
+		seq->share->uid->n_active += by;
+		break;
+	case SCHED_PARKED:
+		s->n_parked += by;
+		m->n_parked += by;
+		break;
+	case SCHED_READY:
+		s->n_ready += by;
+		m->n_ready += by;
+		break;
+	case SCHED_NONE:
+		break;
+	}
+}
+
 /* Takes seq out of the list of its state. */
 static void leave(struct scheduler *s, struct sched_seq *seq)
 {
 	list_unlink(&seq->link);
-	s->n_waiting -= seq->state == SCHED_WAITING;
-	s->n_active -= seq->state == SCHED_ACTIVE;
-	s->n_parked -= seq->state == SCHED_PARKED;
-	s->n_ready -= seq->state == SCHED_READY;
+	count(s, seq, -1u);
 	seq->state = SCHED_NONE;
+}
+
+static void enter(struct scheduler *s, struct sched_seq *seq, enum sched_state state)
+{
+	seq->state = state;
+	count(s, seq, 1);
 }
 
 void scheduler_remove(struct scheduler *s, struct sched_seq *seq)
 {
-	struct sched_uid *u = seq->owner;
+	struct sched_share *share = seq->share;
+	struct sched_uid *u = share->uid;
 
 	leave(s, seq);
-	seq->owner = NULL;
-	if (--u->n_refs)
+	seq->share = NULL;
+	if (--share->n_refs)
 		return;
-	list_unlink(&u->admit_link);
-	list_unlink(&u->prefill_link);
-	free(u);
+	list_unlink(&share->turn_link);
+	list_unlink(&share->link);
+	free(share);
+	if (list_empty(&u->shares))
+		uid_free(u);
 }
 
 static bool older(const struct sched_seq *a, const struct sched_seq *b)
@@ -94,14 +186,13 @@ static void insert_by_age(struct list *head, struct sched_seq *seq)
 void scheduler_push(struct scheduler *s, struct sched_seq *seq)
 {
 	leave(s, seq);
-	insert_by_age(&seq->owner->waiting, seq);
-	seq->state = SCHED_WAITING;
-	s->n_waiting++;
+	insert_by_age(&seq->share->uid->waiting, seq);
+	enter(s, seq, SCHED_WAITING);
 }
 
 void scheduler_activate(struct scheduler *s, struct sched_seq *seq)
 {
-	struct sched_uid *u = seq->owner;
+	struct sched_uid *u = seq->share->uid;
 
 	if (seq->state == SCHED_WAITING) {
 		list_unlink(&u->admit_link);
@@ -110,32 +201,29 @@ void scheduler_activate(struct scheduler *s, struct sched_seq *seq)
 	leave(s, seq);
 	if (seq->rank == UINT64_MAX)
 		seq->rank = s->next_rank++;
-	insert_by_age(&u->active, seq);
-	seq->state = SCHED_ACTIVE;
+	insert_by_age(&seq->share->active, seq);
 	seq->n_rows = 0;
-	s->n_active++;
+	enter(s, seq, SCHED_ACTIVE);
 }
 
 void scheduler_park(struct scheduler *s, struct sched_seq *seq)
 {
 	leave(s, seq);
 	insert_by_age(&s->parked, seq);
-	seq->state = SCHED_PARKED;
-	s->n_parked++;
+	enter(s, seq, SCHED_PARKED);
 }
 
 void scheduler_ready(struct scheduler *s, struct sched_seq *seq)
 {
 	leave(s, seq);
 	insert_by_age(&s->ready, seq);
-	seq->state = SCHED_READY;
-	s->n_ready++;
+	enter(s, seq, SCHED_READY);
 }
 
 void scheduler_admit_begin(struct scheduler *s)
 {
 	list_for_each(l, &s->admit_turns)
-		uid_of_admit(l)->skipped = false;
+		uid_of(l)->skipped = false;
 }
 
 struct sched_seq *scheduler_admit_next(struct scheduler *s)
@@ -143,7 +231,7 @@ struct sched_seq *scheduler_admit_next(struct scheduler *s)
 	if (s->n_active >= s->max_seqs)
 		return NULL;
 	list_for_each(l, &s->admit_turns) {
-		struct sched_uid *u = uid_of_admit(l);
+		struct sched_uid *u = uid_of(l);
 		if (!u->skipped && !list_empty(&u->waiting))
 			return seq_of(u->waiting.next);
 	}
@@ -152,7 +240,7 @@ struct sched_seq *scheduler_admit_next(struct scheduler *s)
 
 void scheduler_admit_skip(struct scheduler *s, struct sched_seq *seq)
 {
-	seq->owner->skipped = true;
+	seq->share->uid->skipped = true;
 }
 
 struct sched_seq *scheduler_ready_next(struct scheduler *s)
@@ -163,49 +251,67 @@ struct sched_seq *scheduler_ready_next(struct scheduler *s)
 }
 
 /* The youngest in a list sorted by age that holds blocks. */
-static struct sched_seq *youngest_holder(struct list *head, const struct sched_uid *uid)
+static struct sched_seq *youngest_holder(struct list *head, const struct sched_uid *uid,
+					 const struct sched_model *model)
 {
 	for (struct list *l = head->prev; l != head; l = l->prev) {
 		struct sched_seq *seq = seq_of(l);
-		if (seq->n_blocks && (!uid || seq->owner == uid))
+		if (seq->n_blocks && (!uid || seq->share->uid == uid) && (!model || seq->share->model == model))
 			return seq;
 	}
 	return NULL;
 }
 
-struct sched_seq *scheduler_victim(struct scheduler *s, const struct sched_uid *uid, bool idle_only)
+static struct sched_seq *youngest_active(struct scheduler *s, const struct sched_uid *uid,
+					 const struct sched_model *model)
 {
-	struct sched_seq *victim = youngest_holder(&s->parked, uid);
+	struct sched_seq *youngest = NULL;
+
+	list_for_each(l, &s->admit_turns) {
+		if (uid && uid_of(l) != uid)
+			continue;
+		list_for_each(k, &uid_of(l)->shares) {
+			struct sched_seq *seq = youngest_holder(&share_of(k)->active, NULL, model);
+			if (seq && (!youngest || older(youngest, seq)))
+				youngest = seq;
+		}
+	}
+	return youngest;
+}
+
+struct sched_seq *scheduler_victim(struct scheduler *s, const struct sched_uid *uid,
+				   const struct sched_model *model, bool idle_only)
+{
+	struct sched_seq *victim = youngest_holder(&s->parked, uid, model);
 
 	if (!victim)
-		victim = youngest_holder(&s->ready, uid);
-	if (victim || idle_only)
-		return victim;
-	list_for_each(l, &s->prefill_turns) {
-		struct sched_seq *seq = youngest_holder(&uid_of_prefill(l)->active, uid);
-		if (seq && (!victim || older(victim, seq)))
-			victim = seq;
-	}
+		victim = youngest_holder(&s->ready, uid, model);
+	if (!victim && !idle_only)
+		victim = youngest_active(s, uid, model);
 	return victim;
 }
 
-uint32_t scheduler_idle_blocks(const struct scheduler *s)
+static uint32_t blocks_in(const struct list *head, const struct sched_model *model)
 {
 	uint32_t n = 0;
 
-	list_for_each(l, &s->parked)
-		n += seq_of(l)->n_blocks;
-	list_for_each(l, &s->ready)
-		n += seq_of(l)->n_blocks;
+	list_for_each(l, head)
+		if (seq_of(l)->share->model == model)
+			n += seq_of(l)->n_blocks;
 	return n;
 }
 
-struct sched_seq *scheduler_short_of_blocks(struct scheduler *s, uint32_t block_tokens)
+uint32_t scheduler_idle_blocks(const struct scheduler *s, const struct sched_model *model)
+{
+	return blocks_in(&s->parked, model) + blocks_in(&s->ready, model);
+}
+
+struct sched_seq *scheduler_short_of_blocks(struct sched_model *m)
 {
 	struct sched_seq *oldest = NULL;
 
-	scheduler_for_each_active(seq, s) {
-		if ((uint64_t)seq->n_blocks * block_tokens < seq->n_tokens && (!oldest || older(seq, oldest)))
+	scheduler_for_each_active(seq, m) {
+		if ((uint64_t)seq->n_blocks * m->block_tokens < seq->n_tokens && (!oldest || older(seq, oldest)))
 			oldest = seq;
 	}
 	return oldest;
@@ -219,30 +325,30 @@ static uint32_t prefill_demand(const struct sched_seq *seq)
 	return n > 1 ? n - seq->n_rows : 0;
 }
 
-static uint32_t uid_demand(const struct sched_uid *u)
+static uint32_t share_demand(const struct sched_share *share)
 {
 	uint64_t n = 0;
 
-	list_for_each(l, &u->active)
+	list_for_each(l, &share->active)
 		n += prefill_demand(seq_of(l));
 	return (uint32_t)MIN(n, (uint64_t)UINT32_MAX);
 }
 
-static uint32_t n_uids_with_demand(const struct scheduler *s)
+static uint32_t n_with_demand(const struct sched_model *m)
 {
 	uint32_t n = 0;
 
-	list_for_each(l, &s->prefill_turns)
-		n += uid_demand(uid_of_prefill(l)) > 0;
+	list_for_each(l, &m->turns)
+		n += share_demand(share_of_turn(l)) > 0;
 	return n;
 }
 
 /* Gives the uid's sequences up to n rows, the oldest first; returns how many. */
-static uint32_t grant(struct sched_uid *u, uint32_t n)
+static uint32_t grant(struct sched_share *share, uint32_t n)
 {
 	uint32_t left = n;
 
-	list_for_each(l, &u->active) {
+	list_for_each(l, &share->active) {
 		struct sched_seq *seq = seq_of(l);
 		uint32_t rows = MIN(prefill_demand(seq), left);
 
@@ -252,47 +358,47 @@ static uint32_t grant(struct sched_uid *u, uint32_t n)
 	return n - left;
 }
 
-/* One even division of the budget; returns what nobody took. */
-static uint32_t share(struct scheduler *s, uint32_t budget)
+/* One even division of the budget between uids; returns what nobody took. */
+static uint32_t divide(struct sched_model *m, uint32_t budget)
 {
-	uint32_t n_uids = n_uids_with_demand(s);
+	uint32_t n_uids = n_with_demand(m);
 
-	list_for_each(l, &s->prefill_turns) {
-		struct sched_uid *u = uid_of_prefill(l);
+	list_for_each(l, &m->turns) {
+		struct sched_share *share = share_of_turn(l);
 
 		if (!n_uids)
 			break;
-		if (!uid_demand(u))
+		if (!share_demand(share))
 			continue;
 		/* Rounded up: the uids whose turn it is get the odd tokens. */
-		budget -= grant(u, (budget + n_uids - 1) / n_uids);
+		budget -= grant(share, (budget + n_uids - 1) / n_uids);
 		n_uids--;
 	}
 	return budget;
 }
 
 /* The first uid that was served goes to the end. */
-static void rotate_prefill(struct scheduler *s)
+static void rotate(struct sched_model *m)
 {
-	list_for_each(l, &s->prefill_turns) {
-		if (!list_empty(&uid_of_prefill(l)->active)) {
+	list_for_each(l, &m->turns) {
+		if (!list_empty(&share_of_turn(l)->active)) {
 			list_unlink(l);
-			list_push_back(&s->prefill_turns, l);
+			list_push_back(&m->turns, l);
 			return;
 		}
 	}
 }
 
-uint32_t scheduler_plan(struct scheduler *s)
+uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m)
 {
 	uint32_t budget = s->quantum, n_rows = 0;
 
-	scheduler_for_each_active(seq, s)
+	scheduler_for_each_active(seq, m)
 		seq->n_rows = seq->n_tokens - seq->n_computed == 1;
-	while (budget && n_uids_with_demand(s))
-		budget = share(s, budget);
-	scheduler_for_each_active(seq, s)
+	while (budget && n_with_demand(m))
+		budget = divide(m, budget);
+	scheduler_for_each_active(seq, m)
 		n_rows += seq->n_rows;
-	rotate_prefill(s);
+	rotate(m);
 	return n_rows;
 }

@@ -21,6 +21,9 @@
  * which sequences were first admitted; it keeps its rank when preempted, so the
  * one of lowest rank always gets on, and every one becomes that some day.
  *
+ * Sequences of several models live side by side: places, turns and ranks are
+ * common to all, a step is planned for one model at a time.
+ *
  * Thread: the engine thread.
  */
 #ifndef KVD_SCHEDULER_H
@@ -34,21 +37,37 @@
 
 enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
 
+/* Embedded in what stands for a model; outlives its sequences. */
+struct sched_model {
+	struct list turns;		/* of sched_share; the first has its turn in prefill */
+	uint32_t block_tokens;
+	uint32_t n_waiting, n_active, n_parked, n_ready;
+};
+
 /* A uid that has sequences. */
 struct sched_uid {
 	struct list admit_link;		/* in scheduler.admit_turns */
-	struct list prefill_link;	/* in scheduler.prefill_turns */
+	struct list shares;		/* one for each model that it has sequences of */
 	uid_t uid;
-	uint32_t n_refs;		/* sequences */
+	uint32_t n_active;
 	struct list waiting;		/* by rank, then arrival */
-	struct list active;		/* by rank */
 	bool skipped;			/* in this round of admission */
+};
+
+/* A uid's sequences of one model. */
+struct sched_share {
+	struct list turn_link;		/* in sched_model.turns */
+	struct list link;		/* in sched_uid.shares */
+	struct sched_uid *uid;
+	struct sched_model *model;
+	struct list active;		/* by rank */
+	uint32_t n_refs;		/* sequences */
 };
 
 /* Embedded in a request. */
 struct sched_seq {
 	struct list link;
-	struct sched_uid *owner;
+	struct sched_share *share;	/* NULL: not the scheduler's */
 	enum sched_state state;
 	uint64_t arrival;
 	uint64_t rank;			/* UINT64_MAX: never admitted yet */
@@ -62,15 +81,15 @@ struct scheduler {
 	uint32_t max_seqs, quantum;
 	uint64_t next_arrival, next_rank;
 	struct list admit_turns;	/* uids; the first has its turn */
-	struct list prefill_turns;
-	struct list parked, ready;
+	struct list parked, ready;	/* by rank */
 	uint32_t n_waiting, n_active, n_parked, n_ready;
 };
 
 void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum);
+void scheduler_init_model(struct sched_model *m, uint32_t block_tokens);
 
 /* Before anything else with seq, which is zeroed but for n_tokens.  0 or -ENOMEM. */
-int scheduler_add(struct scheduler *s, struct sched_seq *seq, uid_t uid);
+int scheduler_add(struct scheduler *s, struct sched_seq *seq, struct sched_model *model, uid_t uid);
 /* From whatever state; its blocks are gone. */
 void scheduler_remove(struct scheduler *s, struct sched_seq *seq);
 
@@ -93,40 +112,41 @@ struct sched_seq *scheduler_ready_next(struct scheduler *s);
 
 /*
  * Who gives back blocks first: of the parked ones the youngest, then of the
- * ready, then of the active (unless idle_only).  uid: only sequences of that
- * one, or NULL.  NULL: nobody holds any.
+ * ready, then of the active (unless idle_only).  uid, model: only sequences of
+ * that one, unless NULL.  NULL: nobody holds any.
  */
-struct sched_seq *scheduler_victim(struct scheduler *s, const struct sched_uid *uid, bool idle_only);
+struct sched_seq *scheduler_victim(struct scheduler *s, const struct sched_uid *uid,
+				   const struct sched_model *model, bool idle_only);
 
-/* Blocks that scheduler_victim(..., true) can free. */
-uint32_t scheduler_idle_blocks(const struct scheduler *s);
+/* Blocks that scheduler_victim(..., model, true) can free. */
+uint32_t scheduler_idle_blocks(const struct scheduler *s, const struct sched_model *model);
 
-/* The oldest active sequence that holds too few blocks for its tokens, or NULL. */
-struct sched_seq *scheduler_short_of_blocks(struct scheduler *s, uint32_t block_tokens);
+/* The model's oldest active sequence that holds too few blocks for its tokens, or NULL. */
+struct sched_seq *scheduler_short_of_blocks(struct sched_model *m);
 
 /*
- * Sets n_rows of every active sequence: one for each that has one token to
- * compute, and at most quantum in all for those that have more, shared evenly
- * between uids and first come, first served inside one.  Returns the sum.
+ * Sets n_rows of every active sequence of the model: one for each that has one
+ * token to compute, and at most quantum in all for those that have more, shared
+ * evenly between uids and first come, first served inside one.  Returns the sum.
  */
-uint32_t scheduler_plan(struct scheduler *s);
+uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m);
 
-/* All active sequences, uid by uid; the body must not move any. */
-#define scheduler_for_each_active(seq, s) \
-	for (struct list *uid_ = (s)->prefill_turns.next; uid_ != &(s)->prefill_turns; uid_ = uid_->next) \
-		for (struct sched_seq *seq = scheduler_first_active_(uid_); seq; \
+/* All active sequences of a model, uid by uid; the body must not move any. */
+#define scheduler_for_each_active(seq, m) \
+	for (struct list *turn_ = (m)->turns.next; turn_ != &(m)->turns; turn_ = turn_->next) \
+		for (struct sched_seq *seq = scheduler_first_active_(turn_); seq; \
 		     seq = scheduler_next_active_(seq))
 
-static inline struct sched_seq *scheduler_first_active_(struct list *prefill_link)
+static inline struct sched_seq *scheduler_first_active_(struct list *turn_link)
 {
-	struct sched_uid *u = list_entry(prefill_link, struct sched_uid, prefill_link);
+	struct sched_share *share = list_entry(turn_link, struct sched_share, turn_link);
 
-	return list_empty(&u->active) ? NULL : list_entry(u->active.next, struct sched_seq, link);
+	return list_empty(&share->active) ? NULL : list_entry(share->active.next, struct sched_seq, link);
 }
 
 static inline struct sched_seq *scheduler_next_active_(struct sched_seq *seq)
 {
-	return seq->link.next == &seq->owner->active ? NULL
+	return seq->link.next == &seq->share->active ? NULL
 						     : list_entry(seq->link.next, struct sched_seq, link);
 }
 

@@ -39,6 +39,7 @@ enum sink_error {	/* numbers of enum kvd_code */
 	SINK_ERROR_NO_MEMORY = 10,
 	SINK_ERROR_SHUTDOWN = 11,
 	SINK_ERROR_INTERNAL = 12,
+	SINK_ERROR_UNLOADED = 14,
 };
 
 enum sink_miss {	/* numbers of enum kvd_miss */

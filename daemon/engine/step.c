@@ -13,6 +13,7 @@ static bool wants_logits(const struct engine_request *r)
 
 static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_request *r)
 {
+	uint32_t block_tokens = r->model->block_tokens;
 	struct sched_seq *seq = &r->seq;
 	uint32_t end = seq->n_computed + seq->n_rows;
 	struct step_entry *entry = &e->entries[b->n_seqs];
@@ -22,7 +23,7 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 		.first_row = b->n_rows,
 		.n_rows = seq->n_rows,
 		.first_pos = seq->n_computed,
-		.n_blocks = (end + e->block_tokens - 1) / e->block_tokens,
+		.n_blocks = (end + block_tokens - 1) / block_tokens,
 		.block_table = r->blocks,
 	};
 	b->n_rows += seq->n_rows;
@@ -33,41 +34,44 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 	}
 }
 
-static void build_batch(struct engine *e, struct kb_batch *b)
+static void build_batch(struct engine *e, struct engine_model *em, struct kb_batch *b)
 {
 	*b = (struct kb_batch){
 		.tokens = e->row_tokens,
 		.seqs = e->seqs,
 		.logit_rows = e->logit_rows,
 		.pool = pool_device(e->pool),
-		.geometry = pool_root_geometry(e->root),
+		.geometry = pool_root_geometry(em->root),
 	};
-	scheduler_for_each_active(seq, &e->sched) {
+	scheduler_for_each_active(seq, &em->sched) {
 		if (seq->n_rows)
 			add_to_batch(e, b, request_of(seq));
 	}
 }
 
-static int run_batch(struct engine *e, const struct kb_batch *b)
+static int run_batch(struct engine *e, struct engine_model *em, const struct kb_batch *b)
 {
-	uint64_t begin = clock_ns();
-	int err = model_step(e->model, e->ws, b);
+	uint64_t begin = clock_ns(), ns;
+	int err = model_step(em->model, em->ws, b);
 
 	if (!err)
-		err = e->be->ops->step_wait(e->ws);
-	e->stats.busy_ns += clock_ns() - begin;
+		err = e->be->ops->step_wait(em->ws);
+	ns = clock_ns() - begin;
+	e->stats.busy_ns += ns;
+	em->stats.busy_ns += ns;
 	e->stats.steps++;
+	em->stats.steps++;
 	return err;
 }
 
 /* Why the sequence ends with the token that it just got; 0: it doesn't. */
-static enum sink_finish ending(const struct engine *e, const struct engine_request *r, int32_t id)
+static enum sink_finish ending(const struct engine_request *r, int32_t id)
 {
 	if (output_stopped(&r->output))
 		return SINK_FINISH_STOP_STRING;
-	if (!r->params.ignore_eos && tokenizer_is_eog(e->tokenizer, id))
+	if (!r->params.ignore_eos && tokenizer_is_eog(r->model->tokenizer, id))
 		return SINK_FINISH_STOP;
-	if (r->n_generated >= r->params.max_tokens || r->seq.n_tokens >= e->n_ctx)
+	if (r->n_generated >= r->params.max_tokens || r->seq.n_tokens >= r->model->n_ctx)
 		return SINK_FINISH_LENGTH;
 	return 0;
 }
@@ -75,23 +79,25 @@ static enum sink_finish ending(const struct engine *e, const struct engine_reque
 /* Draws the next token, and delivers it. */
 static void generate(struct engine *e, struct engine_request *r, const float *logits)
 {
+	struct engine_model *em = r->model;
 	struct sampler_result token;
 
-	if (sampler_sample(e->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens,
+	if (sampler_sample(em->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens,
 			   &token)) {
 		engine_fail(e, r, SINK_ERROR_INTERNAL, "no token can follow: none has a finite logit");
 		return;
 	}
-	if (request_append_token(r, token.id) || output_token(&r->output, e->tokenizer, &token)) {
+	if (request_append_token(r, token.id) || output_token(&r->output, em->tokenizer, &token)) {
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 		return;
 	}
 	if (!r->first_token_ns)
 		r->first_token_ns = clock_ns();
 	e->stats.generated_tokens++;
+	em->stats.generated_tokens++;
 	if (e->no_cache)
 		r->seq.n_computed = 0;
-	r->ending = ending(e, r, token.id);
+	r->ending = ending(r, token.id);
 	engine_deliver(e, r);
 }
 
@@ -99,11 +105,13 @@ static void generate(struct engine *e, struct engine_request *r, const float *lo
 static void advance(struct engine *e, const struct step_entry *entry)
 {
 	struct engine_request *r = entry->request;
+	struct engine_model *em = r->model;
 	uint32_t prompt_rows = 0;
 
 	if (r->seq.n_computed < r->n_prompt)
 		prompt_rows = MIN(r->seq.n_rows, r->n_prompt - r->seq.n_computed);
 	e->stats.prompt_tokens += prompt_rows;
+	em->stats.prompt_tokens += prompt_rows;
 	r->seq.n_computed += r->seq.n_rows;
 	if (atomic_load(&r->cancel)) {
 		engine_finish(e, r, SINK_FINISH_CANCELLED);
@@ -111,11 +119,11 @@ static void advance(struct engine *e, const struct step_entry *entry)
 	}
 	if (prompt_rows && r->params.progress && !r->n_generated) {
 		engine_progress(e, r);
-		if (!r->seq.owner)	/* its reader is gone */
+		if (!r->seq.share)	/* its reader is gone */
 			return;
 	}
 	if (entry->logits != NO_LOGITS)
-		generate(e, r, e->be->ops->step_logits(e->ws) + (size_t)entry->logits * e->n_vocab);
+		generate(e, r, e->be->ops->step_logits(em->ws) + (size_t)entry->logits * em->n_vocab);
 	else if (r->seq.n_computed == r->seq.n_tokens)
 		engine_finish(e, r, SINK_FINISH_LENGTH);
 }
@@ -128,16 +136,16 @@ static void fail_batch(struct engine *e, const struct kb_batch *b, int err)
 		engine_fail(e, e->entries[i].request, code, "the model's step failed");
 }
 
-void engine_step(struct engine *e)
+void engine_step(struct engine *e, struct engine_model *em)
 {
 	struct kb_batch batch;
 	int err;
 
-	engine_provide_blocks(e);
-	if (!scheduler_plan(&e->sched))
+	engine_provide_blocks(e, em);
+	if (!scheduler_plan(&e->sched, &em->sched))
 		return;
-	build_batch(e, &batch);
-	err = run_batch(e, &batch);
+	build_batch(e, em, &batch);
+	err = run_batch(e, em, &batch);
 	if (err) {
 		fail_batch(e, &batch, err);
 		return;

@@ -23,6 +23,7 @@ struct model_host {
 	struct kb_backend *backend;
 	struct model *model;
 	struct engine *engine;
+	struct engine_model *engine_model;
 	struct model_host_info info;
 	struct diag diag;
 	int result;
@@ -111,7 +112,6 @@ static int start_engine(struct model_host *h)
 {
 	struct engine_config config = {
 		.backend = h->backend,
-		.model = h->model,
 		.accounts = h->accounts,
 		.kv_memory = h->config->kv_memory,
 		.block_tokens = h->config->block_tokens,
@@ -120,12 +120,17 @@ static int start_engine(struct model_host *h)
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
 	};
+	struct kb_geometry geometry = { 0 };
+	int r;
 
+	model_geometry(h->model, KB_KV_F16, config.block_tokens, &geometry);
+	config.block_bytes = geometry.block_bytes;
 	if (!config.kv_memory)
 		config.kv_memory = default_kv_memory(h->model, config.block_tokens);
 	h->info.kv_memory = config.kv_memory;
 	h->info.block_tokens = config.block_tokens;
-	return engine_new(&h->engine, &config, &h->diag);
+	r = engine_new(&h->engine, &config, &h->diag);
+	return r ? r : engine_add_model(h->engine, h->model, &h->engine_model, &h->diag);
 }
 
 static int load(struct model_host *h)
@@ -218,6 +223,8 @@ void model_host_stop(struct model_host *h)
 	h->state = MODEL_HOST_FAILED;
 	engine_free(h->engine);
 	h->engine = NULL;
+	engine_model_free(h->engine_model);
+	h->engine_model = NULL;
 }
 
 void model_host_free(struct model_host *h)
@@ -249,6 +256,11 @@ const char *model_host_error(const struct model_host *h)
 struct engine *model_host_engine(const struct model_host *h)
 {
 	return h->state == MODEL_HOST_READY ? h->engine : NULL;
+}
+
+struct engine_model *model_host_engine_model(const struct model_host *h)
+{
+	return h->state == MODEL_HOST_READY ? h->engine_model : NULL;
 }
 
 const struct model *model_host_model(const struct model_host *h)

@@ -42,6 +42,7 @@ const char *model_host_error(const struct model_host *h);
 
 /* READY only; NULL before. */
 struct engine *model_host_engine(const struct model_host *h);
+struct engine_model *model_host_engine_model(const struct model_host *h);
 const struct model *model_host_model(const struct model_host *h);
 
 struct model_host_info {

@@ -202,12 +202,13 @@ static int render_chat(struct submission *s, const struct model *model, struct t
 
 static int submit(struct submission *s, struct engine *engine, struct token_list *ids)
 {
+	struct engine_model *model = model_host_engine_model(s->host);
 	struct engine_request *request;
 	struct diag diag = DIAG_NULL;
 	size_t n = ids->n;
 	int r;
 
-	r = engine_request_new(&request, s->client, s->id, s->uid, ids->ids, n, &s->params, s->sink);
+	r = engine_request_new(&request, model, s->client, s->id, s->uid, ids->ids, n, &s->params, s->sink);
 	if (r)
 		return refuse_errno(s, r, "the request cannot be made");
 	*ids = (struct token_list){ 0 };
@@ -226,6 +227,8 @@ static int submit(struct submission *s, struct engine *engine, struct token_list
 		return refuse(s, KVD_CODE_BUSY, "", "the queue is full; try again later");
 	case ENGINE_E_QUOTA:
 		return refuse(s, KVD_CODE_QUOTA, "", "too many requests of this user are queued or running");
+	case ENGINE_E_UNLOADED:
+		return refuse(s, KVD_CODE_NO_MODEL, "model", "the model is being unloaded");
 	case ENGINE_E_TOO_BIG:
 		return refuse(s, KVD_CODE_NO_MEMORY, "", "%s", diag.text[0] ? diag.text :
 			      "the request can never fit the memory for keys and values");

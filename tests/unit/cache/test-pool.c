@@ -86,20 +86,23 @@ static void test_memory(void **state)
 static void test_chunk_bytes(void **state)
 {
 	(void)state;
-	assert_int_equal(pool_chunk_bytes_for(4096, 1024 * MIB), 2 * MIB);
+	assert_int_equal(pool_chunk_bytes_for(0, 2 * MIB), 2 * MIB);
+	assert_int_equal(pool_chunk_bytes_for(0, 100 * MIB), 6 * MIB);
+	assert_int_equal(pool_chunk_bytes_for(0, 1024 * MIB), 32 * MIB);
+	assert_int_equal(pool_chunk_bytes_for(4096, 1024 * MIB), 32 * MIB);
 	/* SmolLM2-135M, 16 tokens: 5 blocks in 2 MiB waste 12 %, 11 in 4 MiB 3.3 %, 17 in 6 MiB 0.4 %. */
-	assert_int_equal(pool_chunk_bytes_for(368640, 1024 * MIB), 6 * MIB);
+	assert_int_equal(pool_chunk_bytes_for(368640, 60 * MIB), 6 * MIB);
 	for (int i = 0; i < 2000; i++) {
 		uint64_t bytes = (uint64_t)(rand() % 4096 + 1) * MIB;
 		uint64_t block = (uint64_t)rand() % (40 * MIB) + 1,
 			 chunk = pool_chunk_bytes_for(block, bytes);
-		uint64_t cap = MIN(64 * MIB, bytes / 8);
+		uint64_t least = pool_chunk_bytes_for(0, bytes), cap = MIN(64 * MIB, bytes / 8);
 
 		assert_int_equal(chunk % (2 * MIB), 0);
-		assert_true(chunk >= block);
-		if (chunk > cap)	/* only where the block itself asks for it */
+		assert_true(chunk >= block && chunk >= least);
+		if (chunk > cap && chunk > least)	/* only where the block itself asks for it */
 			assert_true(chunk - 2 * MIB < block);
-		for (uint64_t c = 2 * MIB; c < chunk; c += 2 * MIB)	/* no smaller one would do */
+		for (uint64_t c = least; c < chunk; c += 2 * MIB)	/* no smaller one would do */
 			assert_true(c < block || (double)(c % block) / (double)c >= 0.03);
 	}
 	assert_int_equal(pool_chunk_bytes_for(UINT64_MAX, 1024 * MIB), 0);

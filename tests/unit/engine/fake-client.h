@@ -199,6 +199,8 @@ static void fake_client_set(struct fake_client *c, bool full, bool gone)
 /* --- what a request asks for and should get --- */
 
 struct fake_request {
+	struct engine_model *em;	/* NULL: fake_em */
+	const struct model *model;	/* NULL: fake_model */
 	uint64_t id;
 	uid_t uid;
 	int32_t prompt[FAKE_TOKENS_MAX];
@@ -206,6 +208,9 @@ struct fake_request {
 	const char *stop[3];
 	struct engine_request_params params;
 };
+
+/* The model of requests that name none. */
+static struct engine_model *fake_em;
 
 static int fake_submit(struct engine *e, struct fake_client *c, uint64_t client, const struct fake_request *r)
 {
@@ -216,7 +221,8 @@ static int fake_submit(struct engine *e, struct fake_client *c, uint64_t client,
 
 	assert_non_null(prompt);
 	memcpy(prompt, r->prompt, r->n_prompt * sizeof(*prompt));
-	err = engine_request_new(&request, client, r->id, r->uid, prompt, r->n_prompt, &r->params, &c->sink);
+	err = engine_request_new(&request, r->em ? r->em : fake_em, client, r->id, r->uid, prompt, r->n_prompt,
+				 &r->params, &c->sink);
 	assert_int_equal(err, 0);
 	err = engine_submit(e, request, &diag);
 	if (err) {
@@ -249,7 +255,7 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	struct sampler_rng rng;
 	struct sampler *s;
 	size_t n = r->n_prompt;
-	uint64_t hash = 0;
+	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
 
 	*out = (struct fake_result){ .finish = r->params.max_tokens ? 0 : SINK_FINISH_LENGTH };
 	memcpy(tokens, r->prompt, n * sizeof(*tokens));

@@ -8,7 +8,8 @@
  * hash that is read back through the block table.  In every step the whole
  * history of every sequence is read and its chain of hashes verified, so a
  * wrong block table, a wrong position, a block given to two sequences or one
- * reused too early is found, and shows in the tokens as well.
+ * reused too early is found, and shows in the tokens as well.  Models differ in
+ * the hash that a history begins with, so that the KV of another model is found too.
  *
  * Steps can be held at a gate, to have the engine in a known phase.
  */
@@ -50,6 +51,9 @@ struct fake_kv {
 struct model {
 	struct model_info info;
 	uint32_t n_ctx;
+	uint64_t block_bytes;		/* 0: FAKE_BLOCKS_PER_CHUNK to a FAKE_CHUNK */
+	uint64_t first_hash;
+	uint64_t n_steps;
 };
 
 struct kb_pool {
@@ -59,6 +63,7 @@ struct kb_pool {
 
 struct kb_workspace {
 	struct kb_workspace_desc desc;
+	struct model *model;
 	const struct kb_batch *batch;
 	float *logits;
 };
@@ -234,9 +239,9 @@ static void fake_check_batch(const struct kb_workspace *ws)
 }
 
 /* Reads the history before the sequence's rows and verifies its chain. */
-static uint64_t fake_read_history(const struct kb_batch *b, const struct kb_seq *seq)
+static uint64_t fake_read_history(const struct model *m, const struct kb_batch *b, const struct kb_seq *seq)
 {
-	uint64_t hash = 0;
+	uint64_t hash = m->first_hash;
 
 	for (uint32_t p = 0; p < seq->first_pos; p++) {
 		const struct fake_kv *kv = fake_kv_at(b, seq, p);
@@ -256,7 +261,7 @@ static void fake_run(struct kb_workspace *ws)
 	fake_check_batch(ws);
 	for (uint32_t s = 0; s < b->n_seqs; s++) {
 		const struct kb_seq *seq = &b->seqs[s];
-		uint64_t hash = fake_read_history(b, seq);
+		uint64_t hash = fake_read_history(ws->model, b, seq);
 
 		for (uint32_t i = 0; i < seq->n_rows; i++) {
 			uint32_t row = seq->first_row + i;
@@ -325,12 +330,11 @@ uint32_t model_n_ctx(const struct model *m)
 void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens,
 		    struct kb_geometry *out)
 {
-	(void)m;
 	*out = (struct kb_geometry){
 		.n_layers = 1, .n_kv_heads = 1, .head_dim = 16,
 		.block_tokens = block_tokens,
 		.kv_type = kv_type,
-		.block_bytes = FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK,
+		.block_bytes = m->block_bytes ? m->block_bytes : FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK,
 	};
 }
 
@@ -341,8 +345,11 @@ void model_workspace_desc(const struct model *m, struct kb_workspace_desc *out)
 
 int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *batch)
 {
-	(void)m;
+	if (ws->model && ws->model != m)
+		fake_violation("the workspace of another model");
+	ws->model = m;
 	ws->batch = batch;
+	m->n_steps++;
 	return 0;
 }
 

@@ -12,13 +12,13 @@
 /* An engine with a client, and what is needed to take both down. */
 struct fixture {
 	struct engine *engine;
+	struct engine_model *em;	/* of fake_model */
 	struct accounts *accounts;
 	struct fake_client *client;	/* key 1 */
 };
 
 static const struct engine_config config_default = {
-	.backend = &fake_backend, .model = &fake_model,
-	.kv_memory = 12 * MIB, .max_seqs = 4, .prefill_quantum = QUANTUM,
+	.backend = &fake_backend, .kv_memory = 12 * MIB, .max_seqs = 4, .prefill_quantum = QUANTUM,
 };
 
 static struct fixture start_with(const struct engine_config *config, struct accounts *accounts)
@@ -30,6 +30,8 @@ static struct fixture start_with(const struct engine_config *config, struct acco
 	c.accounts = accounts;
 	fake_reset(config->prefill_quantum);
 	assert_int_equal(engine_new(&f.engine, &c, &diag), 0);
+	assert_int_equal(engine_add_model(f.engine, &fake_model, &f.em, &diag), 0);
+	fake_em = f.em;
 	return f;
 }
 
@@ -43,6 +45,7 @@ static inline void stop(struct fixture *f)
 {
 	fake_allow(UINT64_MAX);
 	engine_free(f->engine);
+	engine_model_free(f->em);
 	fake_check_nothing_charged(f->accounts, 8);
 	accounts_free(f->accounts);
 	fake_client_free(f->client);

@@ -32,6 +32,7 @@ struct client {
 
 struct world {
 	struct engine *engine;
+	struct engine_model *em;
 	struct accounts *accounts;
 	struct client clients[N_CLIENTS];
 	unsigned random;
@@ -173,10 +174,11 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, bool full
 	*w = (struct world){ .random = seed, .cancels = cancels,
 			     .accounts = fake_accounts(UINT64_MAX, UINT64_MAX, UINT64_MAX) };
 	config->backend = &fake_backend;
-	config->model = &fake_model;
 	config->accounts = w->accounts;
 	fake_reset(config->prefill_quantum);
 	assert_int_equal(engine_new(&w->engine, config, NULL), 0);
+	assert_int_equal(engine_add_model(w->engine, &fake_model, &w->em, NULL), 0);
+	fake_em = w->em;
 	for (uint32_t i = 0; i < N_CLIENTS; i++) {
 		w->clients[i].c = fake_client_new(seed + i);
 		w->clients[i].c->full_one_in = full_sinks ? 30 : 0;
@@ -192,6 +194,7 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, bool full
 	assert_true(fake.max_seqs_seen <= config->max_seqs);
 	fake_check_nothing_charged(w->accounts, N_UIDS);
 	engine_free(w->engine);
+	engine_model_free(w->em);
 	if (fake.n_violations)
 		fail_msg("%s (%u in all)", fake.violation, fake.n_violations);
 	for (uint32_t i = 0; i < N_CLIENTS; i++)

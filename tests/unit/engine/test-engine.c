@@ -292,6 +292,7 @@ static void test_shutdown(void **state)
 		submit(&f, &r);
 	}
 	engine_free(f.engine);
+	engine_model_free(f.em);
 	assert_int_equal(full->results[0].error, SINK_ERROR_SHUTDOWN);
 	assert_true(full->results[0].released);
 	for (uint64_t id = 0; id < 5; id++) {
@@ -324,6 +325,7 @@ static void test_delay(void **state)
 	} while (!stats.n_running);
 	usleep(2000);	/* most likely it sleeps now */
 	engine_free(f.engine);
+	engine_model_free(f.em);
 	assert_int_equal(f.client->results[0].error, SINK_ERROR_SHUTDOWN);
 	assert_int_equal(fake.n_entered, 0);
 	fake_check_nothing_charged(f.accounts, 8);

@@ -13,10 +13,18 @@
 
 #define N_SEQS 64
 
+static struct sched_model model;
+
+static void start(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
+{
+	scheduler_init(s, max_seqs, quantum);
+	scheduler_init_model(&model, 4);
+}
+
 static struct sched_seq *add(struct scheduler *s, struct sched_seq *seq, uid_t uid, uint32_t n_tokens)
 {
 	*seq = (struct sched_seq){ .n_tokens = n_tokens };
-	assert_int_equal(scheduler_add(s, seq, uid), 0);
+	assert_int_equal(scheduler_add(s, seq, &model, uid), 0);
 	scheduler_push(s, seq);
 	return seq;
 }
@@ -24,10 +32,11 @@ static struct sched_seq *add(struct scheduler *s, struct sched_seq *seq, uid_t u
 static void remove_all(struct scheduler *s, struct sched_seq *seqs, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		if (seqs[i].owner)
+		if (seqs[i].share)
 			scheduler_remove(s, &seqs[i]);
 	assert_true(list_empty(&s->admit_turns));
-	assert_true(list_empty(&s->prefill_turns));
+	assert_true(list_empty(&model.turns));
+	assert_int_equal(model.n_waiting + model.n_active + model.n_parked + model.n_ready, 0);
 	assert_int_equal(s->n_waiting + s->n_active + s->n_parked + s->n_ready, 0);
 }
 
@@ -40,7 +49,7 @@ static void test_turns(void **state)
 	uint64_t last[4] = { 0 };
 
 	(void)state;
-	scheduler_init(&s, N_SEQS, 64);
+	start(&s, N_SEQS, 64);
 	for (int i = 0; i < 20; i++)
 		add(&s, &seqs[n++], 1, 10);
 	for (int i = 0; i < 5; i++)
@@ -54,7 +63,7 @@ static void test_turns(void **state)
 		uid_t uid;
 
 		assert_non_null(seq);
-		uid = seq->owner->uid;
+		uid = seq->share->uid->uid;
 		if (i < 15)
 			assert_int_equal(uid, i % 3 + 1);
 		if (next[uid]++)	/* first come, first served */
@@ -77,7 +86,7 @@ static void test_no_starvation(void **state)
 
 	(void)state;
 	srand(1);
-	scheduler_init(&s, 4, 64);
+	start(&s, 4, 64);
 	while (n < 1900) {
 		struct sched_seq *seq;
 
@@ -86,14 +95,14 @@ static void test_no_starvation(void **state)
 				add(&s, &seqs[n++], uid, 10);
 		scheduler_admit_begin(&s);
 		while ((seq = scheduler_admit_next(&s))) {
-			uid_t admitted = seq->owner->uid;
+			uid_t admitted = seq->share->uid->uid;
 
 			scheduler_activate(&s, seq);
 			for (uid_t uid = 0; uid < 3; uid++) {
 				bool waits = false;
 
 				for (size_t i = 0; i < n; i++)
-					waits |= seqs[i].state == SCHED_WAITING && seqs[i].owner->uid == uid;
+					waits |= seqs[i].state == SCHED_WAITING && seqs[i].share->uid->uid == uid;
 				since[uid] = waits && uid != admitted ? since[uid] + 1 : 0;
 				assert_in_range(since[uid], 0, 2);
 			}
@@ -111,7 +120,7 @@ static void test_preempted_first(void **state)
 	struct scheduler s;
 
 	(void)state;
-	scheduler_init(&s, 3, 64);
+	start(&s, 3, 64);
 	for (size_t i = 0; i < 6; i++)
 		add(&s, &seqs[i], 1, 10);
 	scheduler_admit_begin(&s);
@@ -136,7 +145,7 @@ static void test_skip(void **state)
 	struct scheduler s;
 
 	(void)state;
-	scheduler_init(&s, 8, 64);
+	start(&s, 8, 64);
 	for (size_t i = 0; i < 4; i++)
 		add(&s, &seqs[i], i % 2 + 1, 10);
 	scheduler_admit_begin(&s);
@@ -158,7 +167,7 @@ static void test_victims(void **state)
 	struct scheduler s;
 
 	(void)state;
-	scheduler_init(&s, 8, 64);
+	start(&s, 8, 64);
 	for (size_t i = 0; i < 6; i++) {
 		add(&s, &seqs[i], i % 2 + 1, 10);
 		scheduler_admit_begin(&s);
@@ -169,25 +178,25 @@ static void test_victims(void **state)
 	scheduler_park(&s, &seqs[1]);
 	scheduler_park(&s, &seqs[2]);
 	scheduler_ready(&s, &seqs[2]);
-	assert_int_equal(scheduler_idle_blocks(&s), 1 + 2 + 3);
-	assert_ptr_equal(scheduler_victim(&s, NULL, false), &seqs[1]);
-	assert_ptr_equal(scheduler_victim(&s, seqs[0].owner, false), &seqs[0]);
+	assert_int_equal(scheduler_idle_blocks(&s, &model), 1 + 2 + 3);
+	assert_ptr_equal(scheduler_victim(&s, NULL, &model, false), &seqs[1]);
+	assert_ptr_equal(scheduler_victim(&s, seqs[0].share->uid, NULL, false), &seqs[0]);
 	seqs[1].n_blocks = 0;
-	assert_ptr_equal(scheduler_victim(&s, NULL, true), &seqs[0]);
+	assert_ptr_equal(scheduler_victim(&s, NULL, &model, true), &seqs[0]);
 	seqs[0].n_blocks = 0;
-	assert_ptr_equal(scheduler_victim(&s, NULL, true), &seqs[2]);
+	assert_ptr_equal(scheduler_victim(&s, NULL, &model, true), &seqs[2]);
 	seqs[2].n_blocks = 0;
-	assert_null(scheduler_victim(&s, NULL, true));
-	assert_ptr_equal(scheduler_victim(&s, NULL, false), &seqs[5]);
-	assert_ptr_equal(scheduler_victim(&s, seqs[0].owner, false), &seqs[4]);
+	assert_null(scheduler_victim(&s, NULL, &model, true));
+	assert_ptr_equal(scheduler_victim(&s, NULL, &model, false), &seqs[5]);
+	assert_ptr_equal(scheduler_victim(&s, seqs[0].share->uid, NULL, false), &seqs[4]);
 	assert_ptr_equal(scheduler_ready_next(&s), &seqs[2]);
 	/* The oldest that lacks blocks comes first: 10 tokens need 3 of 4. */
-	assert_null(scheduler_short_of_blocks(&s, 4));
+	assert_null(scheduler_short_of_blocks(&model));
 	seqs[3].n_tokens = 17;
 	seqs[4].n_tokens = 21;
-	assert_ptr_equal(scheduler_short_of_blocks(&s, 4), &seqs[3]);
+	assert_ptr_equal(scheduler_short_of_blocks(&model), &seqs[3]);
 	seqs[3].n_tokens = 16;
-	assert_ptr_equal(scheduler_short_of_blocks(&s, 4), &seqs[4]);
+	assert_ptr_equal(scheduler_short_of_blocks(&model), &seqs[4]);
 	remove_all(&s, seqs, 6);
 }
 
@@ -199,7 +208,7 @@ static void check_plan(const struct sched_seq *seqs, size_t n, uint32_t quantum,
 
 	for (size_t i = 0; i < n; i++) {
 		uint32_t left = seqs[i].n_tokens - seqs[i].n_computed;
-		uid_t uid = seqs[i].owner->uid;
+		uid_t uid = seqs[i].share->uid->uid;
 
 		assert_true(seqs[i].n_rows <= left);
 		if (left == 1) {
@@ -215,7 +224,7 @@ static void check_plan(const struct sched_seq *seqs, size_t n, uint32_t quantum,
 		/* Inside a uid none before an older one that could use more. */
 		for (size_t j = 0; j < i; j++) {
 			uint32_t left_j = seqs[j].n_tokens - seqs[j].n_computed;
-			if (seqs[i].n_rows && left_j > 1 && seqs[j].owner == seqs[i].owner)
+			if (seqs[i].n_rows && left_j > 1 && seqs[j].share == seqs[i].share)
 				assert_int_equal(seqs[j].n_rows, left_j);
 		}
 	}
@@ -237,7 +246,7 @@ static void test_plans(void **state)
 		size_t n = (size_t)rand() % 16 + 1;
 		uint32_t quantum = (uint32_t)rand() % 40 + 1;
 
-		scheduler_init(&s, 16, quantum);
+		start(&s, 16, quantum);
 		for (size_t i = 0; i < n; i++) {
 			add(&s, &seqs[i], (uid_t)(rand() % 5), (uint32_t)rand() % 60 + 1);
 			scheduler_activate(&s, &seqs[i]);
@@ -245,7 +254,7 @@ static void test_plans(void **state)
 				seqs[i].n_computed = seqs[i].n_tokens - 1;
 		}
 		for (int step = 0; step < 3; step++) {
-			check_plan(seqs, n, quantum, scheduler_plan(&s));
+			check_plan(seqs, n, quantum, scheduler_plan(&s, &model));
 			for (size_t i = 0; i < n; i++) {
 				seqs[i].n_computed += seqs[i].n_rows;
 				seqs[i].n_tokens += seqs[i].n_computed == seqs[i].n_tokens;
@@ -262,13 +271,13 @@ static void test_prefill_turns(void **state)
 	struct scheduler s;
 
 	(void)state;
-	scheduler_init(&s, 8, 1);
+	start(&s, 8, 1);
 	for (size_t i = 0; i < 6; i++) {
 		add(&s, &seqs[i], i < 4 ? 1 : (uid_t)i, 1000);
 		scheduler_activate(&s, &seqs[i]);
 	}
 	for (int step = 0; step < 300; step++) {
-		assert_int_equal(scheduler_plan(&s), 1);
+		assert_int_equal(scheduler_plan(&s, &model), 1);
 		for (size_t i = 0; i < 6; i++)
 			seqs[i].n_computed += seqs[i].n_rows;
 	}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/engine/engine-private.h"
+#include "ipc/base/checked.h"
+
+/* --- coming, any thread --- */
+
+static int create_root(struct engine *e, struct engine_model *em, struct diag *diag)
+{
+	struct kb_geometry geometry;
+	struct pool_stats pool;
+	uint64_t capacity;
+	int err;
+
+	model_geometry(em->model, KB_KV_F16, em->block_tokens, &geometry);
+	if (!geometry.block_bytes)
+		return diag_set(diag, -EINVAL, "the model's KV blocks are too large");
+	pool_stats(e->pool, &pool);
+	if (geometry.block_bytes > pool.chunk_bytes)
+		return diag_set(diag, -EINVAL,
+				"a KV block of the model has %llu bytes, a chunk of the KV memory only %llu",
+				(unsigned long long)geometry.block_bytes,
+				(unsigned long long)pool.chunk_bytes);
+	err = pool_root_new(&em->root, e->pool, &geometry);
+	if (err)
+		return diag_set(diag, err, "no KV blocks can be made for the model: %s", strerror(-err));
+	em->block_bytes = geometry.block_bytes;
+	capacity = (uint64_t)pool_root_capacity(em->root) * em->block_tokens;
+	em->n_ctx_model = model_n_ctx(em->model);
+	em->n_ctx = (uint32_t)MIN((uint64_t)em->n_ctx_model, capacity);
+	if (em->n_ctx < 2)
+		return diag_set(diag, -EINVAL, "the context is %u tokens: too short", em->n_ctx);
+	em->published.blocks_free = em->published.blocks_capacity = pool_root_capacity(em->root);
+	return 0;
+}
+
+static int create_step(struct engine *e, struct engine_model *em, struct diag *diag)
+{
+	struct kb_workspace_desc desc = { 0 };
+	int err;
+
+	model_workspace_desc(em->model, &desc);
+	desc.max_rows = e->sched.max_seqs + e->sched.quantum;
+	desc.max_logits = e->sched.max_seqs;
+	err = e->be->ops->workspace_new(e->be, &desc, &em->ws);
+	if (!err)
+		err = sampler_new(&em->sampler, em->n_vocab);
+	if (err)
+		return diag_set(diag, err, "no workspace for steps of %u tokens: %s", desc.max_rows,
+				strerror(-err));
+	return 0;
+}
+
+static int create(struct engine *e, struct engine_model *em, struct diag *diag)
+{
+	int err;
+
+	em->name = strdup(model_info(em->model)->name);
+	if (!em->name)
+		return -ENOMEM;
+	em->tokenizer = model_tokenizer(em->model);
+	em->n_vocab = model_info(em->model)->n_vocab;
+	em->block_tokens = e->block_tokens;
+	scheduler_init_model(&em->sched, em->block_tokens);
+	err = create_root(e, em, diag);
+	return err ? err : create_step(e, em, diag);
+}
+
+/* Hands it to the thread; before any request of it, since those come the same way. */
+static int post(struct engine *e, struct engine_model *em)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&e->lock);
+	if (e->stop)
+		err = -ESHUTDOWN;
+	else
+		list_push_back(&e->added, &em->link);
+	pthread_mutex_unlock(&e->lock);
+	return err;
+}
+
+int engine_add_model(struct engine *e, struct model *model, struct engine_model **out, struct diag *diag)
+{
+	struct engine_model *em = calloc(1, sizeof(*em));
+	int err;
+
+	if (!em)
+		return -ENOMEM;
+	list_init(&em->link);
+	list_init(&em->removal_link);
+	em->model = model;
+	err = create(e, em, diag);
+	if (!err)
+		err = post(e, em);
+	if (err) {
+		engine_model_release(e, em);
+		engine_model_free(em);
+		return diag_set(diag, err, "the model can't be added: %s", strerror(-err));
+	}
+	*out = em;
+	return 0;
+}
+
+const char *engine_model_name(const struct engine_model *em)
+{
+	return em->name;
+}
+
+uint32_t engine_model_n_ctx(const struct engine_model *em)
+{
+	return em->n_ctx;
+}
+
+uint64_t engine_model_block_bytes(const struct engine_model *em)
+{
+	return em->block_bytes;
+}
+
+void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out)
+{
+	pthread_mutex_lock(&e->lock);
+	*out = em->published;
+	out->n_queued += em->n_incoming;
+	out->n_requests = em->n_requests;
+	pthread_mutex_unlock(&e->lock);
+}
+
+/* --- going --- */
+
+int engine_remove_model(struct engine *e, struct engine_model *em, engine_removed_fn fn, void *arg)
+{
+	int err = 0;
+
+	pthread_mutex_lock(&e->lock);
+	em->removing = true;
+	if (e->stop) {
+		err = -ESHUTDOWN;
+	} else {
+		em->removed = fn;
+		em->removed_arg = arg;
+		list_push_back(&e->removals, &em->removal_link);
+		pthread_cond_signal(&e->wake);
+	}
+	pthread_mutex_unlock(&e->lock);
+	return err;
+}
+
+void engine_model_release(struct engine *e, struct engine_model *em)
+{
+	if (em->ws)
+		e->be->ops->workspace_free(e->be, em->ws);
+	em->ws = NULL;
+	sampler_free(em->sampler);
+	em->sampler = NULL;
+	pool_root_free(em->root);
+	em->root = NULL;
+	list_unlink(&em->link);
+}
+
+void engine_let_go(struct engine *e, struct engine_model *em)
+{
+	list_for_each_safe(l, next, &e->requests) {
+		struct engine_request *r = list_entry(l, struct engine_request, link);
+
+		if (r->model == em)
+			engine_fail(e, r, SINK_ERROR_UNLOADED, "the model was unloaded");
+	}
+	engine_settle(e);
+	engine_model_release(e, em);
+	/* What was published counts it still. */
+	engine_publish(e);
+	em->removed(em->removed_arg);
+}
+
+void engine_model_free(struct engine_model *em)
+{
+	if (!em)
+		return;
+	free(em->name);
+	free(em);
+}
