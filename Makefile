@@ -4,6 +4,8 @@
 #   make                 kvd, kvctl, libkvd, kvd-bench
 #   make check           unit, kernel, model and daemon tests (minutes)
 #   make check-long      the full counts
+#   make fuzz            the fuzz targets, by clang with libFuzzer
+#   make fuzz-run SECONDS=20 [FUZZ="gguf codec"]    runs each for so long
 #   make lint            layer rules, man pages, style of the tree
 #   make tidy cppcheck   static analysis
 #   make bench           kvd-bench on MODEL
@@ -196,7 +198,33 @@ $(KVD_FAULTS): $(BUILD)/obj/tests/faults/faults.o $(KVD_OBJ) $(call archives,ser
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(FAULT_POINTS:%=-Wl,--wrap=%) -o $@ $^ $(server_LIBS) -linih
 
-tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS)
+# --- fuzzing ----------------------------------------------------------------
+# tests/fuzz/fuzz-X.c is linked with replay.c, which gives it its seeds and past findings
+# (part of `check`, with any compiler), and by `make fuzz` with libFuzzer.
+
+FUZZ_NAMES := $(patsubst tests/fuzz/fuzz-%.c,%,$(wildcard tests/fuzz/fuzz-*.c))
+FUZZ_CC ?= clang
+SECONDS ?= 20
+FUZZ_LINKED = $(BUILD)/obj/daemon/config.o $(call archives,server)
+FUZZ_REPLAYS := $(FUZZ_NAMES:%=$(BUILD)/tests/fuzz/replay-%)
+
+$(BUILD)/tests/fuzz/replay-%: $(BUILD)/obj/tests/fuzz/fuzz-%.o $(BUILD)/obj/tests/fuzz/replay.o $(FUZZ_LINKED)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ $(server_LIBS) -linih
+
+$(BUILD)/bin/fuzz-%: $(BUILD)/obj/tests/fuzz/fuzz-%.o $(FUZZ_LINKED)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(server_LIBS) -linih
+
+fuzzers: $(FUZZ_NAMES:%=$(BUILD)/bin/fuzz-%)
+
+fuzz:
+	$(MAKE) CC='$(FUZZ_CC)' SANITIZER=fuzzer-no-link,address,undefined BUILD='$(BUILD)/fuzz' fuzzers
+
+fuzz-run: fuzz
+	tests/fuzz/run --build '$(BUILD)/fuzz' --seconds $(SECONDS) $(FUZZ)
+
+tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS) $(FUZZ_REPLAYS)
 
 check: all tests
 	tests/run --build $(BUILD)
@@ -257,6 +285,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long bench bench-peer lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -469,6 +469,14 @@ static void print_size(FILE *f, const char *name, uint64_t v)
 	fprintf(f, units[i] ? "%s = %llu%c\n" : "%s = %llu\n", name, (unsigned long long)v, units[i]);
 }
 
+/* A value that begins as a comment does, or makes the longest line, is set without blanks. */
+static void print_string(FILE *f, const char *name, const char *value)
+{
+	bool tight = value[0] == ';' || strlen(name) + strlen(" = ") + strlen(value) > LINE_MAX_BYTES;
+
+	fprintf(f, tight ? "%s=%s\n" : "%s = %s\n", name, value);
+}
+
 static void print_row(const struct config *c, const struct option_row *row, FILE *f)
 {
 	const void *field = (const char *)c + row->offset;
@@ -477,7 +485,7 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 	switch (row->kind) {
 	case KIND_STRING:
 		if (*(char *const *)field)
-			fprintf(f, "%s = %s\n", row->name, *(char *const *)field);
+			print_string(f, row->name, *(char *const *)field);
 		break;
 	case KIND_NUMBER:
 		n = *(const uint32_t *)field;
