@@ -132,16 +132,12 @@ void bpe_deinit(struct bpe *b)
 void bpe_work_deinit(struct bpe_work *w)
 {
 	free(w->symbols);
-	free(w->heap);
+	merge_queue_deinit(&w->queue);
 	free(w->text);
 	*w = BPE_WORK_NULL;
 }
 
-/*
- * A heap entry is rank << 32 | index of the left symbol: the smallest number is
- * the lowest rank, and the leftmost among equals.  A merge takes one entry and
- * adds at most two, so that 2 n entries are enough.
- */
+/* A merge takes one entry and adds at most two, so that 2 n entries are enough. */
 static int work_reserve(struct bpe_work *w, size_t n)
 {
 	if (n > w->n_symbols) {
@@ -151,53 +147,11 @@ static int work_reserve(struct bpe_work *w, size_t n)
 		w->symbols = symbols;
 		w->n_symbols = n;
 	}
-	if (2 * n > w->n_heap) {
-		uint64_t *heap = realloc(w->heap, 2 * n * sizeof(*heap));
-		if (!heap)
-			return -ENOMEM;
-		w->heap = heap;
-		w->n_heap = 2 * n;
-	}
-	return 0;
-}
-
-static void heap_push(struct bpe_work *w, size_t *n, uint64_t entry)
-{
-	size_t i = (*n)++;
-
-	while (i > 0 && w->heap[(i - 1) / 2] > entry) {
-		w->heap[i] = w->heap[(i - 1) / 2];
-		i = (i - 1) / 2;
-		w->n_steps++;
-	}
-	w->heap[i] = entry;
-	w->n_steps++;
-}
-
-static uint64_t heap_pop(struct bpe_work *w, size_t *n)
-{
-	uint64_t top = w->heap[0], last = w->heap[--*n];
-	size_t i = 0;
-
-	for (;;) {
-		size_t child = 2 * i + 1;
-
-		w->n_steps++;
-		if (child >= *n)
-			break;
-		if (child + 1 < *n && w->heap[child + 1] < w->heap[child])
-			child++;
-		if (w->heap[child] >= last)
-			break;
-		w->heap[i] = w->heap[child];
-		i = child;
-	}
-	w->heap[i] = last;
-	return top;
+	return merge_queue_reset(&w->queue, 2 * n);
 }
 
 /* Enters the pair that begins at symbol i, if there is a merge for it. */
-static void push_pair(const struct bpe *b, struct bpe_work *w, size_t *n_heap, uint32_t i)
+static void push_pair(const struct bpe *b, struct bpe_work *w, uint32_t i)
 {
 	uint32_t next = w->symbols[i].next, rank;
 
@@ -205,18 +159,17 @@ static void push_pair(const struct bpe *b, struct bpe_work *w, size_t *n_heap, u
 		return;
 	rank = find_rank(b, w->symbols[i].id, w->symbols[next].id);
 	if (rank != NO_RANK)
-		heap_push(w, n_heap, (uint64_t)rank << 32 | i);
+		merge_queue_push(&w->queue, merge_queue_entry(rank, i));
 }
 
 /* Applies merges until none is left. */
 static void merge_all(const struct bpe *b, struct bpe_work *w, size_t n_symbols)
 {
-	size_t n_heap = 0;
+	uint64_t entry;
 
 	for (size_t i = 0; i + 1 < n_symbols; i++)
-		push_pair(b, w, &n_heap, (uint32_t)i);
-	while (n_heap > 0) {
-		uint64_t entry = heap_pop(w, &n_heap);
+		push_pair(b, w, (uint32_t)i);
+	while (merge_queue_pop(&w->queue, &entry)) {
 		const struct bpe_merge *m = &b->merges[entry >> 32];
 		uint32_t i = (uint32_t)entry, next = w->symbols[i].next;
 		struct bpe_symbol *s = &w->symbols[i];
@@ -230,8 +183,8 @@ static void merge_all(const struct bpe *b, struct bpe_work *w, size_t n_symbols)
 		if (s->next != NO_SYMBOL)
 			w->symbols[s->next].previous = i;
 		if (s->previous != NO_SYMBOL)
-			push_pair(b, w, &n_heap, s->previous);
-		push_pair(b, w, &n_heap, i);
+			push_pair(b, w, s->previous);
+		push_pair(b, w, i);
 	}
 }
 

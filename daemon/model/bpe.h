@@ -3,9 +3,9 @@
  * bpe.h - byte-pair encoding of one word.
  *
  * The word's bytes are a linked list of symbols; the applicable merge of the
- * lowest rank, leftmost first, is taken from a heap until there is none
+ * lowest rank, leftmost first, is taken from a queue until there is none
  * (Sennrich et al. 2016; the order is that of `tokenizers`' BPE model).  A word
- * of n bytes costs O(n log n) time and at most 30 n bytes of memory.
+ * of n bytes costs O(n log n) time and at most 50 n bytes of memory.
  *
  * Bytes for which the vocabulary has no token are left out, as `tokenizers`
  * does for a model without an unknown token.
@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "daemon/model/keyed-hash.h"
+#include "daemon/model/merge-queue.h"
 #include "daemon/model/tokenizer.h"
 #include "daemon/model/vocab.h"
 #include "ipc/base/error.h"
@@ -57,11 +58,9 @@ void bpe_deinit(struct bpe *b);
 struct bpe_work {
 	struct bpe_symbol *symbols;
 	size_t n_symbols;	/* allocated */
-	uint64_t *heap;
-	size_t n_heap;		/* allocated */
+	struct merge_queue queue;
 	uint8_t *text;
 	size_t n_text;		/* allocated */
-	uint64_t n_steps;	/* how often a heap entry was moved or looked at: the measure of work */
 };
 
 #define BPE_WORK_NULL ((struct bpe_work){ 0 })

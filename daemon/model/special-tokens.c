@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/sentencepiece-text.h"
 #include "ipc/base/cleanup.h"
 
 /* A special token while the trie is built. */
@@ -26,35 +27,74 @@ static int compare_entries(const void *a, const void *b)
 
 	if (c)
 		return c;
-	return x->n < y->n ? -1 : x->n > y->n;
+	if (x->n != y->n)
+		return x->n < y->n ? -1 : 1;
+	return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Sets *entries and *n; *n_bytes is the sum of their lengths. */
-static int collect(const struct vocab *v, struct entry **entries, uint32_t *n, size_t *n_bytes,
-		   struct diag *diag)
+static bool is_special(const struct vocab_token *t)
+{
+	return (t->control || t->type == TOKEN_USER_DEFINED) && t->n_text > 0;
+}
+
+/* Texts are matched as encoding rewrites them: with SentencePiece without spaces. */
+static struct entry entry_of(const struct vocab *v, uint32_t id, uint8_t *room)
+{
+	const struct vocab_token *t = &v->tokens[id];
+	struct entry e = { vocab_text(v, (int32_t)id), t->n_text, (int32_t)id, t->control };
+
+	if (v->alphabet == VOCAB_SENTENCEPIECE) {
+		e.n = (uint32_t)sentencepiece_escape(e.text, e.n, room);
+		e.text = room;
+	}
+	return e;
+}
+
+/* Removes all but the first of those with one text; returns how many are left. */
+static uint32_t unique(struct entry *entries, uint32_t n)
+{
+	uint32_t n_left = 0;
+
+	for (uint32_t i = 0; i < n; i++)
+		if (i == 0 || entries[i].n != entries[n_left - 1].n ||
+		    memcmp(entries[i].text, entries[n_left - 1].text, entries[i].n) != 0)
+			entries[n_left++] = entries[i];
+	return n_left;
+}
+
+/* Sets *entries and *n, and *texts, to which they may point; *n_bytes is the sum of their lengths. */
+static int collect(const struct vocab *v, struct entry **entries, uint8_t **texts, uint32_t *n,
+		   size_t *n_bytes, struct diag *diag)
 {
 	_cleanup_(freep) struct entry *found = calloc(v->n, sizeof(*found));
+	_cleanup_(freep) uint8_t *room = NULL;
 	uint32_t n_found = 0;
 	size_t sum = 0;
 
-	if (!found)
+	for (uint32_t id = 0; id < v->n; id++)
+		if (is_special(&v->tokens[id]))
+			sum += SENTENCEPIECE_SPACE_BYTES * (size_t)v->tokens[id].n_text;
+	room = malloc(sum + 1);
+	if (!found || !room)
 		return -ENOMEM;
+	sum = 0;
 	for (uint32_t id = 0; id < v->n; id++) {
 		const struct vocab_token *t = &v->tokens[id];
 
-		if ((!t->control && t->type != TOKEN_USER_DEFINED) || t->n_text == 0)
+		if (!is_special(t))
 			continue;
 		if (t->n_text > SPECIAL_MAX_LENGTH)
 			return diag_set(
 				diag, -EINVAL,
 				"tokenizer.ggml.tokens: special token %u has %u bytes, expected at most %u",
 				id, t->n_text, SPECIAL_MAX_LENGTH);
-		found[n_found++] =
-			(struct entry){ vocab_text(v, (int32_t)id), t->n_text, (int32_t)id, t->control };
-		sum += t->n_text;
+		found[n_found] = entry_of(v, id, room + sum);
+		sum += found[n_found++].n;
 	}
 	qsort(found, n_found, sizeof(*found), compare_entries);
+	n_found = unique(found, n_found);
 	*entries = steal_ptr(found);
+	*texts = steal_ptr(room);
 	*n = n_found;
 	*n_bytes = sum;
 	return 0;
@@ -90,13 +130,14 @@ static void expand(struct special_tokens *s, struct span *spans, uint32_t i, con
 int special_tokens_init(struct special_tokens *s, const struct vocab *v, struct diag *diag)
 {
 	_cleanup_(freep) struct entry *entries = NULL;
+	_cleanup_(freep) uint8_t *texts = NULL;
 	_cleanup_(freep) struct span *spans = NULL;
 	struct special_tokens made = SPECIAL_TOKENS_NULL;
 	uint32_t n = 0;
 	size_t n_bytes = 0;
 	int r;
 
-	r = collect(v, &entries, &n, &n_bytes, diag);
+	r = collect(v, &entries, &texts, &n, &n_bytes, diag);
 	if (r < 0)
 		return r;
 	/* A node for the root and at most one for each byte. */

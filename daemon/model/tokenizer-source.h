@@ -13,16 +13,26 @@
 #include "daemon/model/tokenizer.h"
 #include "ipc/base/error.h"
 
+enum tokenizer_model {
+	TOKENIZER_BPE,			/* byte-level BPE: "gpt2" */
+	TOKENIZER_SENTENCEPIECE,	/* SentencePiece's BPE: "llama" */
+};
+
 /* Everything is copied; ids are -1 where there is none. */
 struct tokenizer_source {
+	enum tokenizer_model model;
 	const struct gguf_string *tokens;	/* [n_tokens] */
 	const int32_t *types;			/* [n_tokens] enum token_type; NULL: all normal */
 	size_t n_tokens;
-	const struct gguf_string *merges;	/* [n_merges] "LEFT RIGHT" by rank */
+	const float *scores;			/* [n_tokens] SentencePiece only */
+	const struct gguf_string *merges;	/* [n_merges] "LEFT RIGHT" by rank; BPE only */
 	size_t n_merges;
-	struct gguf_string pre;			/* name of the pre-tokenizer */
+	struct gguf_string pre;			/* name of the pre-tokenizer; BPE only */
 	int32_t bos, eos, eot, eom;
-	int add_bos;				/* -1: as is usual with the pre-tokenizer */
+	int32_t unknown;			/* SentencePiece only */
+	/* 0, 1; -1: as is usual with the model and its pre-tokenizer */
+	int add_bos, add_eos;
+	int add_space_prefix, remove_extra_whitespaces;	/* SentencePiece only */
 };
 
 /* 0, -ENOMEM, -EINVAL with diag naming the tokenizer.ggml.* field. */

@@ -1,20 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Encoding goes through four steps, each its own file: special tokens are cut
- * out of the text (special-tokens.h), ill-formed bytes are set apart
- * (ipc/base/utf8.h), the rest is cut into words (pretokenizer.h), and each word
- * is merged (bpe.h).
+ * What all kinds of tokenizers share: special tokens are cut out of the text
+ * (special-tokens.h), ill-formed bytes are set apart (ipc/base/utf8.h), and the
+ * rest is encoded by the kind (tokenizer-kind.h).
  */
 #include "daemon/model/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/model/bpe.h"
-#include "daemon/model/pretokenizer.h"
-#include "daemon/model/special-tokens.h"
-#include "daemon/model/tokenizer-source.h"
-#include "daemon/model/vocab.h"
+#include "daemon/model/tokenizer-kind.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/utf8.h"
@@ -26,17 +21,11 @@ static const char *const eog_names[] = {
 	"<\357\275\234end\342\226\201of\342\226\201sentence\357\275\234>",
 };
 
-#define MAX_EOG (ARRAY_SIZE(eog_names) + 3)
+_Static_assert(ARRAY_SIZE(eog_names) + 3 <= TOKENIZER_MAX_EOG, "each may be there");
 
-struct tokenizer {
-	struct vocab vocab;
-	struct bpe bpe;
-	struct special_tokens special;
-	struct pretokenizer *pre;
-	int32_t bos, eos;
-	bool add_bos;
-	int32_t eog[MAX_EOG];
-	size_t n_eog;
+static const struct tokenizer_kind *const kinds[] = {
+	[TOKENIZER_BPE] = &tokenizer_kind_bpe,
+	[TOKENIZER_SENTENCEPIECE] = &tokenizer_kind_sentencepiece,
 };
 
 static void add_eog(struct tokenizer *t, int32_t id)
@@ -66,11 +55,12 @@ static int take_roles(struct tokenizer *t, const struct tokenizer_source *source
 		r = take_role(t, "tokenizer.ggml.eot_token_id", source->eot, diag);
 	if (r == 0)
 		r = take_role(t, "tokenizer.ggml.eom_token_id", source->eom, diag);
+	if (r == 0 && source->model == TOKENIZER_SENTENCEPIECE)
+		r = take_role(t, "tokenizer.ggml.unknown_token_id", source->unknown, diag);
 	if (r < 0)
 		return r;
 	t->bos = source->bos;
 	t->eos = source->eos;
-	t->add_bos = source->add_bos < 0 ? pretokenizer_add_bos(t->pre) : source->add_bos != 0;
 	add_eog(t, source->eos);
 	add_eog(t, source->eot);
 	add_eog(t, source->eom);
@@ -88,19 +78,19 @@ int tokenizer_new_from(struct tokenizer **out, const struct tokenizer_source *so
 
 	if (!t)
 		return -ENOMEM;
-	r = pretokenizer_new(&t->pre, source->pre.data, source->pre.n, diag);
-	if (r < 0)
-		return r;
-	r = vocab_init(&t->vocab, source->tokens, source->types, source->n_tokens, diag);
+	t->kind = kinds[source->model];
+	r = vocab_init(&t->vocab, t->kind->alphabet, source->tokens, source->types, source->n_tokens, diag);
 	if (r < 0)
 		return r;
 	r = take_roles(t, source, diag);
 	if (r < 0)
 		return r;
-	r = bpe_init(&t->bpe, &t->vocab, source->merges, source->n_merges, pretokenizer_whole_words(t->pre),
-		     diag);
+	r = t->kind->init(t, source, diag);
 	if (r < 0)
 		return r;
+	if (source->add_bos >= 0)
+		t->add_bos = source->add_bos != 0;
+	t->add_eos = source->add_eos > 0;
 	r = special_tokens_init(&t->special, &t->vocab, diag);
 	if (r < 0)
 		return r;
@@ -115,6 +105,7 @@ void tokenizer_free(struct tokenizer *t)
 	pretokenizer_free(t->pre);
 	special_tokens_deinit(&t->special);
 	bpe_deinit(&t->bpe);
+	sentencepiece_deinit(&t->sentencepiece);
 	vocab_deinit(&t->vocab);
 	free(t);
 }
@@ -122,25 +113,15 @@ void tokenizer_free(struct tokenizer *t)
 /* One call of tokenizer_encode(). */
 struct encoding {
 	const struct tokenizer *t;
-	struct bpe_work work;
+	struct tokenizer_work work;
 	struct token_list *out;
 };
 
-static int encode_word(void *arg, const uint8_t *word, size_t n)
+static void encoding_deinit(struct encoding *e)
 {
-	struct encoding *e = arg;
-
-	return bpe_encode(&e->t->bpe, &e->t->vocab, word, n, &e->work, e->out);
-}
-
-static int encode_bytes(struct encoding *e, const uint8_t *bytes, size_t n)
-{
-	int r = 0;
-
-	for (size_t i = 0; r == 0 && i < n; i++)
-		if (e->t->vocab.byte_ids[bytes[i]] >= 0)
-			r = token_list_push(e->out, e->t->vocab.byte_ids[bytes[i]]);
-	return r;
+	bpe_work_deinit(&e->work.bpe);
+	sentencepiece_work_deinit(&e->work.sentencepiece);
+	free(e->work.text);
 }
 
 /* The length of the well-formed beginning, and of the ill-formed bytes behind it. */
@@ -159,39 +140,46 @@ static size_t well_formed(const uint8_t *text, size_t n, size_t *n_ill)
 }
 
 /* Text without special tokens. */
-static int encode_plain(struct encoding *e, const uint8_t *text, size_t n)
+static int encode_plain(struct encoding *e, const uint8_t *text, size_t n, bool begins)
 {
-	while (n > 0) {
-		size_t n_ill, n_well = well_formed(text, n, &n_ill);
-		int r = 0;
+	const struct tokenizer_kind *kind = e->t->kind;
 
-		if (n_well)
-			r = pretokenizer_split(e->t->pre, text, n_well, encode_word, e);
+	do {
+		size_t n_ill, n_well = well_formed(text, n, &n_ill);
+		int r = kind->encode(e->t, &e->work, text, n_well, begins, e->out);
+
 		if (r == 0)
-			r = encode_bytes(e, text + n_well, n_ill);
+			r = kind->encode_bytes(e->t, &e->work, text + n_well, n_ill, e->out);
 		if (r < 0)
 			return r;
 		text += n_well + n_ill;
 		n -= n_well + n_ill;
-	}
+		begins = false;
+	} while (n > 0);
 	return 0;
 }
 
 static int encode_text(struct encoding *e, const uint8_t *text, size_t n, bool control)
 {
 	size_t done = 0, at, len;
+	bool begins = true;
 	int32_t id;
-	int r;
+	int r = 0;
 
 	while ((id = special_tokens_find(&e->t->special, text, n, done, control, &at, &len)) >= 0) {
-		r = encode_plain(e, text + done, at - done);
+		bool is_control = e->t->vocab.tokens[id].control;
+
+		/* A text begins with a user-defined token as it does with a letter. */
+		if (at > done || (begins && !is_control))
+			r = encode_plain(e, text + done, at - done, begins);
 		if (r == 0)
 			r = token_list_push(e->out, id);
 		if (r < 0)
 			return r;
+		begins = is_control;
 		done = at + len;
 	}
-	return encode_plain(e, text + done, n - done);
+	return done < n ? encode_plain(e, text + done, n - done, begins) : 0;
 }
 
 /* A BOS was put at ids[at]; takes it back if the text brings its own. */
@@ -203,28 +191,43 @@ static void remove_double_bos(const struct tokenizer *t, struct token_list *out,
 	out->n--;
 }
 
+static int encode_whole(struct encoding *e, const uint8_t *text, size_t n, unsigned flags)
+{
+	const struct tokenizer *t = e->t;
+	bool bos = (flags & TOKENIZE_BOS) && t->add_bos && t->bos >= 0;
+	bool eos = (flags & TOKENIZE_EOS) && t->add_eos && t->eos >= 0;
+	size_t before = e->out->n;
+	int r = 0;
+
+	if (t->kind->rewrite)
+		r = t->kind->rewrite(t, &e->work, &text, &n);
+	if (r == 0 && bos)
+		r = token_list_push(e->out, t->bos);
+	if (r == 0)
+		r = encode_text(e, text, n, flags & TOKENIZE_SPECIAL);
+	if (r < 0)
+		return r;
+	if (bos)
+		remove_double_bos(t, e->out, before);
+	if (eos && (e->out->n == before || e->out->ids[e->out->n - 1] != t->eos))
+		r = token_list_push(e->out, t->eos);
+	return r;
+}
+
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
 		     struct token_list *out)
 {
 	struct encoding e = { .t = t, .out = out };
-	bool bos = (flags & TOKENIZE_BOS) && t->add_bos && t->bos >= 0;
 	size_t before = out->n;
-	int r = 0;
+	int r;
 
 	if (n > TOKENIZER_MAX_TEXT)
 		return -EINVAL;
-	if (bos)
-		r = token_list_push(out, t->bos);
-	if (r == 0)
-		r = encode_text(&e, (const uint8_t *)text, n, flags & TOKENIZE_SPECIAL);
-	bpe_work_deinit(&e.work);
-	if (r < 0) {
+	r = encode_whole(&e, (const uint8_t *)text, n, flags);
+	encoding_deinit(&e);
+	if (r < 0)
 		out->n = before;
-		return r;
-	}
-	if (bos)
-		remove_double_bos(t, out, before);
-	return 0;
+	return r;
 }
 
 uint32_t tokenizer_n_vocab(const struct tokenizer *t)

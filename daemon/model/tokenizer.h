@@ -28,6 +28,7 @@ struct tokenizer;
 enum tokenizer_flags {
 	TOKENIZE_SPECIAL = 1 << 0,	/* control tokens written in the text become their ids */
 	TOKENIZE_BOS = 1 << 1,		/* BOS first, where the model asks for one; never doubled */
+	TOKENIZE_EOS = 1 << 2,		/* EOS last, where the model asks for one; never doubled */
 };
 
 /* A growable list of ids; zero-initialise, free(ids). */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/model/byte-alphabet.h"
+#include "daemon/model/sentencepiece-text.h"
 #include "ipc/base/utf8.h"
 
 static int allocate(struct vocab *v, const struct gguf_string *tokens, size_t n, struct diag *diag)
@@ -46,32 +47,25 @@ static uint32_t *find_slot(const struct vocab *v, const void *text, size_t n)
 	}
 }
 
-/* Copies one token behind what the arena holds; returns the new end. */
-static uint32_t add_token(struct vocab *v, uint32_t id, struct gguf_string text, int32_t type, uint32_t end)
+/* The bytes that a token's text stands for; out has room for n.  Returns how many. */
+static size_t decode_byte_level(int type, const uint8_t *text, size_t n, uint8_t *out)
 {
-	struct vocab_token *t = &v->tokens[id];
-
-	t->type = (uint8_t)type;
-	t->control = type == TOKEN_CONTROL || type == TOKEN_UNKNOWN;
-	t->text = end;
-	t->n_text = (uint32_t)text.n;
-	if (t->n_text > v->longest)
-		v->longest = t->n_text;
-	if (text.n)
-		memcpy(v->arena + end, text.data, text.n);
-	end += t->n_text;
-	if (t->control || type == TOKEN_USER_DEFINED) {
-		/* Written plainly, not in the alphabet of bytes. */
-		t->bytes = t->text;
-		t->n_bytes = t->n_text;
-		return end;
-	}
-	t->bytes = end;
-	t->n_bytes = (uint32_t)byte_alphabet_decode(v->arena + t->text, text.n, v->arena + end);
-	return end + t->n_bytes;
+	if (type != TOKEN_USER_DEFINED)
+		return byte_alphabet_decode(text, n, out);
+	/* Written plainly, not in the alphabet of bytes. */
+	memcpy(out, text, n);
+	return n;
 }
 
-static void find_byte_tokens(struct vocab *v)
+static size_t decode_sentencepiece(int type, const uint8_t *text, size_t n, uint8_t *out)
+{
+	if (type != TOKEN_BYTE)
+		return sentencepiece_unescape(text, n, out);
+	out[0] = (uint8_t)sentencepiece_byte(text, n);
+	return 1;
+}
+
+static void find_bytes_byte_level(struct vocab *v)
 {
 	for (int b = 0; b < 256; b++) {
 		uint8_t text[4];
@@ -81,23 +75,82 @@ static void find_byte_tokens(struct vocab *v)
 	}
 }
 
-int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n,
-	       struct diag *diag)
+static void find_bytes_sentencepiece(struct vocab *v)
 {
-	struct vocab made = VOCAB_NULL;
+	for (int b = 0; b < 256; b++)
+		v->byte_ids[b] = -1;
+	for (uint32_t id = v->n; id-- > 0;)
+		if (v->tokens[id].type == TOKEN_BYTE)
+			v->byte_ids[*vocab_bytes(v, (int32_t)id)] = (int32_t)id;
+}
+
+static const struct alphabet {
+	size_t (*decode)(int type, const uint8_t *text, size_t n, uint8_t *out);
+	void (*find_bytes)(struct vocab *v);
+} alphabets[] = {
+	[VOCAB_BYTE_LEVEL] = { decode_byte_level, find_bytes_byte_level },
+	[VOCAB_SENTENCEPIECE] = { decode_sentencepiece, find_bytes_sentencepiece },
+};
+
+/* The type of a token; where the file states none, SentencePiece's bytes are known by their form. */
+static int find_type(enum vocab_alphabet alphabet, const struct gguf_string *tokens, const int32_t *types,
+		     uint32_t id, int32_t *type, struct diag *diag)
+{
+	int byte = alphabet == VOCAB_SENTENCEPIECE ?
+		sentencepiece_byte((const uint8_t *)tokens[id].data, tokens[id].n) : -1;
+
+	if (!types) {
+		*type = byte < 0 ? TOKEN_NORMAL : TOKEN_BYTE;
+		return 0;
+	}
+	if (types[id] < TOKEN_UNDEFINED || types[id] > TOKEN_BYTE)
+		return diag_set(diag, -EINVAL, "tokenizer.ggml.token_type: token %u has the unknown type %d",
+				id, types[id]);
+	if (types[id] == TOKEN_BYTE && alphabet == VOCAB_SENTENCEPIECE && byte < 0)
+		return diag_set(diag, -EINVAL,
+				"tokenizer.ggml.token_type: token %u is a byte, but \"%.*s\" is none of <0x00> to "
+				"<0xFF>", id, (int)(tokens[id].n < 80 ? tokens[id].n : 80), tokens[id].data);
+	*type = types[id];
+	return 0;
+}
+
+/* Copies one token behind what the arena holds; returns the new end. */
+static uint32_t add_token(struct vocab *v, uint32_t id, struct gguf_string text, int32_t type, uint32_t end)
+{
+	struct vocab_token *t = &v->tokens[id];
+
+	t->type = (uint8_t)type;
+	t->control = type == TOKEN_CONTROL || type == TOKEN_UNKNOWN;
+	t->text = t->bytes = end;
+	t->n_text = t->n_bytes = (uint32_t)text.n;
+	if (t->n_text > v->longest)
+		v->longest = t->n_text;
+	if (text.n == 0)
+		return end;
+	memcpy(v->arena + end, text.data, text.n);
+	end += t->n_text;
+	if (t->control)
+		return end;
+	t->bytes = end;
+	t->n_bytes = (uint32_t)alphabets[v->alphabet].decode(type, v->arena + t->text, text.n, v->arena + end);
+	return end + t->n_bytes;
+}
+
+int vocab_init(struct vocab *v, enum vocab_alphabet alphabet, const struct gguf_string *tokens,
+	       const int32_t *types, size_t n, struct diag *diag)
+{
+	struct vocab made = { .alphabet = alphabet };
 	uint32_t end = 0;
 	int r;
 
 	r = allocate(&made, tokens, n, diag);
 	for (uint32_t id = 0; r == 0 && id < n; id++) {
-		int32_t type = types ? types[id] : TOKEN_NORMAL;
+		int32_t type;
 		uint32_t *slot;
 
-		if (type < TOKEN_UNDEFINED || type > TOKEN_BYTE) {
-			r = diag_set(diag, -EINVAL,
-				     "tokenizer.ggml.token_type: token %u has the unknown type %d", id, type);
+		r = find_type(alphabet, tokens, types, id, &type, diag);
+		if (r < 0)
 			break;
-		}
 		end = add_token(&made, id, tokens[id], type, end);
 		if (tokens[id].n == 0)
 			continue;
@@ -115,7 +168,7 @@ int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t 
 		return r;
 	}
 	made.n = (uint32_t)n;
-	find_byte_tokens(&made);
+	alphabets[alphabet].find_bytes(&made);
 	*v = made;
 	return 0;
 }

@@ -30,6 +30,12 @@ enum token_type {
 
 #define VOCAB_MAX_TOKENS (1u << 22)
 
+/* How tokens are written in the file. */
+enum vocab_alphabet {
+	VOCAB_BYTE_LEVEL,	/* bytes as printable characters: byte-alphabet.h */
+	VOCAB_SENTENCEPIECE,	/* U+2581 for a space, byte tokens: sentencepiece-text.h */
+};
+
 struct vocab_token {
 	uint32_t text, n_text;		/* as in the file; offset into arena */
 	uint32_t bytes, n_bytes;	/* what it stands for */
@@ -45,18 +51,19 @@ struct vocab {
 	struct hash_key key;
 	uint32_t *slots;		/* [mask + 1] open addressing: id + 1 by text, 0: free */
 	uint32_t mask;
+	enum vocab_alphabet alphabet;
 	int32_t byte_ids[256];		/* the token of one byte, -1: the vocabulary has none */
 };
 
 #define VOCAB_NULL ((struct vocab){ 0 })
 
 /*
- * types may be NULL: all normal.  Two tokens with one text are refused, empty
+ * types may be NULL: all normal, except that "<0xXX>" is a byte for SentencePiece.  Two tokens with one text are refused, empty
  * ones are placeholders that no text leads to.
  * 0, -ENOMEM, -EINVAL with diag naming the field and the token.
  */
-int vocab_init(struct vocab *v, const struct gguf_string *tokens, const int32_t *types, size_t n,
-	       struct diag *diag);
+int vocab_init(struct vocab *v, enum vocab_alphabet alphabet, const struct gguf_string *tokens,
+	       const int32_t *types, size_t n, struct diag *diag);
 void vocab_deinit(struct vocab *v);
 
 /* Treats the token as a control token, whatever its type says. */
@@ -66,6 +73,12 @@ void vocab_set_control(struct vocab *v, int32_t id);
 int32_t vocab_find(const struct vocab *v, const void *text, size_t n);
 /* As vocab_find(), but no control token: what merges may lead to. */
 int32_t vocab_find_ordinary(const struct vocab *v, const void *text, size_t n);
+
+/* What merges of SentencePiece may lead to. */
+static inline bool vocab_is_piece(const struct vocab_token *t)
+{
+	return !t->control && t->type != TOKEN_BYTE;
+}
 
 static inline const uint8_t *vocab_text(const struct vocab *v, int32_t id)
 {

@@ -230,7 +230,8 @@ static void refused_fields(void **state)
 	check_refused(MODEL, NULL, model, "missing");
 	check_refused(TOKENS, NULL, tokens, "missing");
 	check_refused(MERGES, NULL, merges, "missing");
-	REFUSED(MODEL, model, "llama", add_string(&o, model, "llama"));
+	REFUSED(MODEL, model, "t5", add_string(&o, model, "t5"));
+	REFUSED(MODEL, scores, "missing", add_string(&o, model, "llama"));
 	REFUSED(MODEL, model, "\"\"", add_string(&o, model, ""));
 	REFUSED(MODEL, model, "", add_u32(&o, model, 1));
 	REFUSED(PRE, pre, "falcon", add_string(&o, pre, "falcon"));

@@ -197,7 +197,7 @@ static uint64_t work_of(const struct bpe *b, const struct vocab *vocab, const ch
 	for (size_t i = 0; i < l.n; i++)
 		n_bytes += vocab->tokens[l.ids[i]].n_bytes;
 	assert_int_equal(n_bytes, n);
-	n_steps = w.n_steps;
+	n_steps = w.queue.n_steps;
 	free(l.ids);
 	bpe_work_deinit(&w);
 	return n_steps;
@@ -219,11 +219,11 @@ static void work_of_long_words(void **state)
 	random_vocab(&seed, 40);
 	tiny_add(&v, "aa", TOKEN_NORMAL);
 	tiny_merge(&v, "a a");
-	if (vocab_init(&vocab, v.tokens, v.types, v.n, NULL)) {
+	if (vocab_init(&vocab, VOCAB_BYTE_LEVEL, v.tokens, v.types, v.n, NULL)) {
 		/* "aa" was drawn already. */
 		v.n--;
 		v.n_merges--;
-		assert_int_equal(vocab_init(&vocab, v.tokens, v.types, v.n, NULL), 0);
+		assert_int_equal(vocab_init(&vocab, VOCAB_BYTE_LEVEL, v.tokens, v.types, v.n, NULL), 0);
 	}
 	assert_int_equal(bpe_init(&b, &vocab, v.merges, v.n_merges, false, NULL), 0);
 	for (size_t u = 0; u <= ARRAY_SIZE(units); u++)

@@ -59,7 +59,8 @@ static inline struct tokenizer_source tiny_source(const struct tiny_vocab *v, co
 {
 	return (struct tokenizer_source){
 		.tokens = v->tokens, .types = v->types, .n_tokens = v->n, .merges = v->merges, .n_merges = v->n_merges,
-		.pre = { pre, strlen(pre) }, .bos = -1, .eos = -1, .eot = -1, .eom = -1, .add_bos = -1,
+		.pre = { pre, strlen(pre) }, .bos = -1, .eos = -1, .eot = -1, .eom = -1, .unknown = -1,
+		.add_bos = -1, .add_eos = -1, .add_space_prefix = -1, .remove_extra_whitespaces = -1,
 	};
 }
 
