@@ -58,8 +58,9 @@ struct vocab {
 #define VOCAB_NULL ((struct vocab){ 0 })
 
 /*
- * types may be NULL: all normal, except that "<0xXX>" is a byte for SentencePiece.  Two tokens with one text are refused, empty
- * ones are placeholders that no text leads to.
+ * types may be NULL: all normal, except that "<0xXX>" is a byte for SentencePiece.
+ * Two tokens with one text are refused, empty ones are placeholders that no text
+ * leads to.
  * 0, -ENOMEM, -EINVAL with diag naming the field and the token.
  */
 int vocab_init(struct vocab *v, enum vocab_alphabet alphabet, const struct gguf_string *tokens,
