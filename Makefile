@@ -269,7 +269,8 @@ cppcheck:
 
 install: all
 	$(INSTALL) -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
-		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man8
+		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man5 \
+		$(DESTDIR)$(mandir)/man8
 	$(INSTALL) -m 755 $(KVCTL) $(BUILD)/bin/kvd-bench $(DESTDIR)$(bindir)
 	$(INSTALL) -m 755 $(KVD) $(DESTDIR)$(sbindir)
 	$(INSTALL) -m 644 $(LIBKVD_A) $(DESTDIR)$(libdir)
@@ -280,6 +281,7 @@ install: all
 		client/lib/kvd.pc.in > $(DESTDIR)$(libdir)/pkgconfig/kvd.pc
 	$(INSTALL) -m 644 man/kvctl.1 $(DESTDIR)$(mandir)/man1
 	$(INSTALL) -m 644 man/libkvd.3 $(DESTDIR)$(mandir)/man3
+	$(INSTALL) -m 644 man/kvd.conf.5 $(DESTDIR)$(mandir)/man5
 	$(INSTALL) -m 644 man/kvd.8 $(DESTDIR)$(mandir)/man8
 
 clean:

@@ -18,7 +18,8 @@
 enum kind {
 	KIND_STRING,	/* char * */
 	KIND_NUMBER,	/* uint32_t within min..max; "auto" where min is 0 */
-	KIND_SIZE,	/* uint64_t, K, M and G suffixes; "auto" = 0 */
+	KIND_SIZE,	/* uint64_t, K, M and G suffixes */
+	KIND_SIZE_AUTO,	/* the same, or "auto" = 0 */
 	KIND_FLAG,	/* bool; in a file yes or no */
 	KIND_MODE,	/* int, octal */
 	KIND_CHOICE,	/* one word of `choices`; refused ones have a reason in set_choice() */
@@ -43,7 +44,7 @@ static const struct option_row rows[] = {
 	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
 	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N",
 	  "tokens in a block: 16, 32 or 64" },
-	{ "kv-memory", KIND_SIZE, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
+	{ "kv-memory", KIND_SIZE_AUTO, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
 	  "memory for keys and values, e.g. 512M" },
 	{ "ctx", KIND_NUMBER, FIELD(server.n_ctx), 0, 1u << 24, "N", "longest sequence, in tokens" },
 	{ "max-seqs", KIND_NUMBER, FIELD(server.max_seqs), 1, 1024, "N", "sequences that run at once" },
@@ -52,6 +53,15 @@ static const struct option_row rows[] = {
 	{ "cpu-level", KIND_CHOICE, FIELD(cpu_level), 0, 0, "c|avx2|avx512", "CPU instructions to use" },
 	{ "prefill-quantum", KIND_NUMBER, FIELD(server.prefill_quantum), 1, 8192, "N",
 	  "prompt tokens in one step beside running sequences" },
+	{ "max-sessions", KIND_NUMBER, FIELD(server.max_sessions), 1, 65536, "N", "attached programs in all" },
+	{ "max-queue", KIND_NUMBER, FIELD(server.max_queue), 1, 65536, "N", "waiting requests in all" },
+	{ "uid-sessions", KIND_NUMBER, FIELD(server.uid_sessions), 1, 65536, "N", "attached programs of one user" },
+	{ "uid-requests", KIND_NUMBER, FIELD(server.uid_requests), 1, 65536, "N",
+	  "waiting and running requests of one user" },
+	{ "uid-memory", KIND_SIZE, FIELD(server.uid_memory), 1 << 20, 1ull << 50, "SIZE",
+	  "shared memory and prompts of one user" },
+	{ "uid-kv-memory", KIND_SIZE_AUTO, FIELD(server.uid_kv_memory), 1 << 20, 1ull << 50, "SIZE",
+	  "keys and values of one user; auto: no limit" },
 	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
 	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL,
 	  "recompute the whole sequence for every token" },
@@ -133,7 +143,7 @@ static int set_size(uint64_t *field, const struct option_row *row, const char *v
 	uint64_t v, unit = 1;
 	int r;
 
-	if (strcmp(value, "auto") == 0) {
+	if (row->kind == KIND_SIZE_AUTO && strcmp(value, "auto") == 0) {
 		*field = 0;
 		return 0;
 	}
@@ -221,6 +231,7 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 	case KIND_NUMBER:
 		return set_number(field, row, value, diag);
 	case KIND_SIZE:
+	case KIND_SIZE_AUTO:
 		return set_size(field, row, value, diag);
 	case KIND_FLAG:
 		return set_flag(row->offset ? field : NULL, row, value, diag);
@@ -407,6 +418,7 @@ static void set_defaults(struct config *c)
 			.uid_sessions = 64,
 			.uid_memory = 1ull << 30,
 			.uid_requests = 256,
+			.max_queue = 1024,
 		},
 	};
 }
@@ -495,6 +507,7 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 			fprintf(f, "%s = auto\n", row->name);
 		break;
 	case KIND_SIZE:
+	case KIND_SIZE_AUTO:
 		print_size(f, row->name, *(const uint64_t *)field);
 		break;
 	case KIND_FLAG:

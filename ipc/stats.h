@@ -51,12 +51,12 @@ struct kvd_stats {
 	uint64_t n_sessions, n_running, n_queued, n_parked;
 	uint64_t prompt_tokens, generated_tokens;
 	uint64_t requests_done, requests_cancelled, requests_failed, preemptions;
-	uint64_t blocks_used;		/* KV blocks charged */
+	uint64_t kv_bytes_used;		/* of KV blocks charged */
 	uint64_t memory_bytes;		/* buffers, segments and prompts charged */
 	/* Of the whole daemon; 0 on a page of scope KVD_STATS_UID. */
 	uint64_t steps, busy_ns;
-	uint64_t blocks_free, blocks_capacity;
-	uint64_t kv_bytes, kv_bytes_used, weight_bytes;
+	uint64_t blocks_used, blocks_free, blocks_capacity;
+	uint64_t kv_bytes, weight_bytes;
 };
 
 #define KVD_STATS_WORDS (sizeof(struct kvd_stats) / sizeof(uint64_t))

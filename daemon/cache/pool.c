@@ -315,7 +315,7 @@ int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block)
 
 	if (!pool_root_n_free(r))
 		return POOL_E_FULL;
-	err = charge_init(&charge, r->pool->accounts, uid, ACCOUNT_BLOCKS, 1);
+	err = charge_init(&charge, r->pool->accounts, uid, ACCOUNT_KV, r->geometry.block_bytes);
 	if (err)
 		return err == ACCOUNT_E_QUOTA ? POOL_E_QUOTA : err;
 	if (!root_find_chunk(r, &c)) {

@@ -115,8 +115,7 @@ static void answer_status(struct views_query *q)
 	reply.n_queued = (uint32_t)own.n_queued + server_n_waiting(s->server, false, s->uid);
 	reply.n_parked = (uint32_t)own.n_parked;
 	reply.kv_bytes = stats.kv_bytes;
-	reply.kv_bytes_used =
-		stats.blocks_capacity ? own.blocks_used * (stats.kv_bytes / stats.blocks_capacity) : 0;
+	reply.kv_bytes_used = own.kv_bytes_used;
 	reply.prompt_tokens = own.prompt_tokens;
 	reply.generated_tokens = own.generated_tokens;
 	reply.requests_done = own.requests_done;

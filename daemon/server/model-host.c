@@ -117,6 +117,7 @@ static int start_engine(struct model_host *h)
 		.block_tokens = h->config->block_tokens,
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,
+		.max_queue = h->config->max_queue,
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
 	};

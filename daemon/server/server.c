@@ -311,7 +311,7 @@ static int set_up(struct server *s, struct diag *diag)
 		[ACCOUNT_SESSIONS] = s->config.uid_sessions,
 		[ACCOUNT_MEMORY] = s->config.uid_memory,
 		[ACCOUNT_REQUESTS] = s->config.uid_requests,
-		[ACCOUNT_BLOCKS] = UINT64_MAX,
+		[ACCOUNT_KV] = s->config.uid_kv_memory ? s->config.uid_kv_memory : UINT64_MAX,
 	} };
 	int r;
 

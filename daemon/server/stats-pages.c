@@ -168,7 +168,7 @@ void stats_page_read(const struct stats_page *page, struct accounts *accounts,
 {
 	*out = (struct kvd_stats){
 		.n_sessions = account_used(accounts, page->uid, ACCOUNT_SESSIONS),
-		.blocks_used = account_used(accounts, page->uid, ACCOUNT_BLOCKS),
+		.kv_bytes_used = account_used(accounts, page->uid, ACCOUNT_KV),
 		.memory_bytes = account_used(accounts, page->uid, ACCOUNT_MEMORY),
 		.prompt_tokens = get(&page->prompt_tokens),
 		.generated_tokens = get(&page->generated_tokens),

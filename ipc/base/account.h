@@ -19,7 +19,7 @@ enum account_kind {
 	ACCOUNT_SESSIONS,	/* connections */
 	ACCOUNT_MEMORY,		/* bytes of buffers, segments and prompts */
 	ACCOUNT_REQUESTS,	/* queued and running requests */
-	ACCOUNT_BLOCKS,		/* KV blocks */
+	ACCOUNT_KV,		/* bytes of KV blocks */
 	ACCOUNT_N_KINDS,
 };
 

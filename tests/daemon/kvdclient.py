@@ -63,7 +63,10 @@ class Client:
         self.sock.send(msgpack.packb([msg, fields]))
 
     def hello(self, name, ring, arena):
-        self.send(HELLO, {"version": VERSION, "client": name, "ring": ring, "arena": arena})
+        try:
+            self.send(HELLO, {"version": VERSION, "client": name, "ring": ring, "arena": arena})
+        except BrokenPipeError:
+            pass        # refused before a greeting: why is there to read
         data, fds, _, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 8)
         if not data:
             raise Closed()

@@ -16,7 +16,7 @@ static const struct account_limits limits = {
 		[ACCOUNT_SESSIONS] = 3,
 		[ACCOUNT_MEMORY] = 1000,
 		[ACCOUNT_REQUESTS] = UINT64_MAX,
-		[ACCOUNT_BLOCKS] = 0,
+		[ACCOUNT_KV] = 0,
 	},
 };
 
@@ -64,8 +64,8 @@ static void test_amounts_do_not_wrap(void **state)
 	charge_deinit(&c);
 
 	/* Nothing is within a limit of nothing. */
-	assert_int_equal(charge_init(&c, a, 1, ACCOUNT_BLOCKS, 0), 0);
-	assert_int_equal(charge_init(&d, a, 1, ACCOUNT_BLOCKS, 1), ACCOUNT_E_QUOTA);
+	assert_int_equal(charge_init(&c, a, 1, ACCOUNT_KV, 0), 0);
+	assert_int_equal(charge_init(&d, a, 1, ACCOUNT_KV, 1), ACCOUNT_E_QUOTA);
 	charge_deinit(&c);
 	accounts_free(a);
 }

@@ -40,14 +40,14 @@ static void fake_free(struct kb_backend *be, struct kb_pool *pool)
 static const struct kb_ops fake_ops = { .pool_import = fake_import, .pool_free = fake_free };
 static struct kb_backend fake_backend = { .ops = &fake_ops };
 
-static struct accounts *make_accounts(uint64_t max_blocks)
+static struct accounts *make_accounts(uint64_t max_kv_bytes)
 {
 	struct account_limits limits;
 	struct accounts *accounts;
 
 	for (int i = 0; i < ACCOUNT_N_KINDS; i++)
 		limits.max[i] = UINT64_MAX;
-	limits.max[ACCOUNT_BLOCKS] = max_blocks;
+	limits.max[ACCOUNT_KV] = max_kv_bytes;
 	assert_int_equal(accounts_new(&accounts, &limits), 0);
 	return accounts;
 }
@@ -157,12 +157,13 @@ static uint32_t model_chunks(const struct model_root *r, uint32_t n_chunks)
 }
 
 #define N_CHUNKS 6
-#define QUOTA 20
+#define QUOTA (6000u << 10)	/* bytes of one uid */
 
 static void check_counts(struct pool *p, struct model_root *roots, struct accounts *accounts)
 {
 	uint32_t used[2] = { model_chunks(&roots[0], N_CHUNKS), model_chunks(&roots[1], N_CHUNKS) };
-	uint32_t n_free = N_CHUNKS - used[0] - used[1], per_uid[3] = { 0 };
+	uint32_t n_free = N_CHUNKS - used[0] - used[1];
+	uint64_t per_uid[3] = { 0 };
 	struct pool_stats stats;
 
 	pool_stats(p, &stats);
@@ -172,19 +173,19 @@ static void check_counts(struct pool *p, struct model_root *roots, struct accoun
 		assert_int_equal(pool_root_n_free(roots[r].root),
 				 (used[r] + n_free) * roots[r].per_chunk - roots[r].n);
 		for (uint32_t i = 0; i < roots[r].n; i++)
-			per_uid[roots[r].blocks[i].uid]++;
+			per_uid[roots[r].blocks[i].uid] += pool_root_geometry(roots[r].root)->block_bytes;
 	}
 	for (uid_t uid = 0; uid < 3; uid++)
-		assert_int_equal(account_used(accounts, uid, ACCOUNT_BLOCKS), per_uid[uid]);
+		assert_int_equal(account_used(accounts, uid, ACCOUNT_KV), per_uid[uid]);
 }
 
-static uint32_t uid_blocks(const struct model_root *roots, uid_t uid)
+static uint64_t uid_bytes(const struct model_root *roots, uid_t uid)
 {
-	uint32_t n = 0;
+	uint64_t n = 0;
 
 	for (int r = 0; r < 2; r++)
 		for (uint32_t i = 0; i < roots[r].n; i++)
-			n += roots[r].blocks[i].uid == uid;
+			n += roots[r].blocks[i].uid == uid ? pool_root_geometry(roots[r].root)->block_bytes : 0;
 	return n;
 }
 
@@ -197,7 +198,7 @@ static void model_get(struct model_root *roots, int which, uid_t uid, uint64_t p
 	if (!n_free) {
 		assert_int_equal(r, POOL_E_FULL);
 		assert_int_equal(block, 12345);
-	} else if (uid_blocks(roots, uid) == QUOTA) {
+	} else if (uid_bytes(roots, uid) + pool_root_geometry(m->root)->block_bytes > QUOTA) {
 		assert_int_equal(r, POOL_E_QUOTA);
 		assert_int_equal(block, 12345);
 	} else {

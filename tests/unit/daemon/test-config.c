@@ -124,6 +124,18 @@ static void test_all_options(void **state)
 	assert_int_equal(c.server.prefill_quantum, 7);
 	assert_int_equal(c.server.n_ctx, 0);
 	config_deinit(&c);
+	assert_int_equal(parse(&c,
+			       ARGS("--model", "a", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5",
+				    "--uid-requests=6", "--uid-memory=7M", "--uid-kv-memory=8M"),
+			       &diag),
+			 0);
+	assert_int_equal(c.server.max_sessions, 3);
+	assert_int_equal(c.server.max_queue, 4);
+	assert_int_equal(c.server.uid_sessions, 5);
+	assert_int_equal(c.server.uid_requests, 6);
+	assert_true(c.server.uid_memory == 7 << 20);
+	assert_true(c.server.uid_kv_memory == 8 << 20);
+	config_deinit(&c);
 }
 
 static void test_actions(void **state)
@@ -164,6 +176,9 @@ static void test_sizes(void **state)
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
 		refused(ARGS("--model", "m", "--kv-memory", bad[i]), "kv-memory");
+	/* A limit that has no automatic value. */
+	refused(ARGS("--model", "m", "--uid-memory", "auto"), "uid-memory");
+	refused(ARGS("--model", "m", "--uid-memory", "1K"), "uid-memory");
 }
 
 static void test_refusals(void **state)
@@ -282,6 +297,8 @@ static void test_print_reads_back(void **state)
 		     "--cpu-level", "c"),
 		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32",
 		     "--threads", "1"),
+		ARGS("--model", "m", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5", "--uid-requests=6",
+		     "--uid-memory=7M", "--uid-kv-memory=8M"),
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
@@ -303,6 +320,9 @@ static void test_print_reads_back(void **state)
 		fclose(f);
 		assert_string_equal(text, again);
 		assert_true(a.server.kv_memory == b.server.kv_memory);
+		assert_true(a.server.uid_kv_memory == b.server.uid_kv_memory);
+		assert_true(a.server.uid_memory == b.server.uid_memory);
+		assert_int_equal(a.server.max_queue, b.server.max_queue);
 		free(text);
 		free(again);
 		unlink(path);
