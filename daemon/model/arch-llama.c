@@ -8,29 +8,26 @@
 
 #include "ipc/base/checked.h"
 
-#define END(member) offsetof(struct model_ends, member)
-#define LAYER(member) offsetof(struct model_layer, member)
-
 static const struct arch_tensor ends[] = {
-	{ "token_embd.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, false, END(embed) },
-	{ "output_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, END(logits.norm) },
-	{ "output.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, true, END(logits.head) },
+	{ "token_embd.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, false, ARCH_END(embed) },
+	{ "output_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_END(logits.norm) },
+	{ "output.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, true, ARCH_END(logits.head) },
 };
 
 static const struct arch_tensor layer[] = {
-	{ "attn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, LAYER(attn_in.norm) },
-	{ "attn_q.weight", KB_USE_MATRIX, ARCH_Q, ARCH_EMBD, false, LAYER(attn_in.wq) },
-	{ "attn_k.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, LAYER(attn_in.wk) },
-	{ "attn_v.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, LAYER(attn_in.wv) },
-	{ "attn_q.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_Q, true, LAYER(attn_in.bq) },
-	{ "attn_k.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, true, LAYER(attn_in.bk) },
-	{ "attn_v.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, true, LAYER(attn_in.bv) },
-	{ "attn_output.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_Q, false, LAYER(attn_out.wo) },
-	{ "attn_output.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, true, LAYER(attn_out.bo) },
-	{ "ffn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, LAYER(ffn.norm) },
-	{ "ffn_gate.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, LAYER(ffn.gate) },
-	{ "ffn_up.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, LAYER(ffn.up) },
-	{ "ffn_down.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_FF, false, LAYER(ffn.down) },
+	{ "attn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_LAYER(attn_in.norm) },
+	{ "attn_q.weight", KB_USE_MATRIX, ARCH_Q, ARCH_EMBD, false, ARCH_LAYER(attn_in.wq) },
+	{ "attn_k.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, ARCH_LAYER(attn_in.wk) },
+	{ "attn_v.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, ARCH_LAYER(attn_in.wv) },
+	{ "attn_q.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_Q, true, ARCH_LAYER(attn_in.bq) },
+	{ "attn_k.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, true, ARCH_LAYER(attn_in.bk) },
+	{ "attn_v.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, true, ARCH_LAYER(attn_in.bv) },
+	{ "attn_output.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_Q, false, ARCH_LAYER(attn_out.wo) },
+	{ "attn_output.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, true, ARCH_LAYER(attn_out.bo) },
+	{ "ffn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_LAYER(ffn.norm) },
+	{ "ffn_gate.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, ARCH_LAYER(ffn.gate) },
+	{ "ffn_up.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, ARCH_LAYER(ffn.up) },
+	{ "ffn_down.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_FF, false, ARCH_LAYER(ffn.down) },
 };
 
 const struct arch arch_llama = {
@@ -38,7 +35,8 @@ const struct arch arch_llama = {
 	.rope_style = KB_ROPE_INTERLEAVED,
 	.activation = KB_SILU,
 	.tied_output = true,
-	.rope_factors = true,
+	.rope_divisors = ARCH_ROPE_FREQS | ARCH_ROPE_LONG_SHORT,
+	.rope_base = 10000,
 	.ends = ends,
 	.n_ends = ARRAY_SIZE(ends),
 	.layer = layer,

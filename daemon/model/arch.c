@@ -7,7 +7,7 @@
 #include "ipc/base/checked.h"
 
 static const struct arch *const archs[] = {
-	&arch_llama,
+	&arch_llama, &arch_gemma3, &arch_qwen2, &arch_qwen3, &arch_phi3,
 };
 
 int arch_find(const struct arch **out, const struct gguf *g, struct diag *diag)

@@ -3,10 +3,12 @@
 #ifndef KVD_HPARAMS_H
 #define KVD_HPARAMS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "daemon/model/arch.h"
 #include "daemon/model/gguf.h"
+#include "daemon/model/rope.h"
 #include "ipc/base/error.h"
 
 /* Bounds far above any model of today, low enough that products of two stay below 2^40. */
@@ -20,21 +22,19 @@
 
 struct hparams {
 	uint32_t n_vocab, n_ctx_train, n_embd, n_layers, n_heads, n_kv_heads, head_dim, n_ff;
-	uint32_t rope_dims;	/* rotated dimensions of a head */
-	float rope_base;
-	float rope_factor;	/* linear scaling: positions are divided by it; 1: none */
+	struct rope_params rope;	/* of layers without a window, or of all */
+	float local_rope_base;	/* of layers with a window, unscaled; 0: as all others */
+	uint32_t window;	/* local layers: the last so many positions, its own included, are seen; 0: all */
 	float norm_eps;
+	float embd_scale;	/* embeddings are multiplied by it */
+	float attention_scale;	/* scores are multiplied by it */
+	float attention_softcap, logit_softcap;	/* 0: none */
+	bool local[HPARAMS_MAX_LAYERS];	/* by layer, if there is a window: whether it has it */
 };
 
 /* -EINVAL with diag: a key is missing, of the wrong type, out of range, or asks for what is not supported. */
 int hparams_read(struct hparams *out, const struct arch *arch, const struct gguf *g, struct diag *diag);
 
 uint32_t hparams_dim(const struct hparams *hp, enum arch_dim dim);
-
-/*
- * The angle per position of each pair, [rope_dims / 2]: base^(-2i/rope_dims),
- * divided by the linear factor and by factors[i] where given.
- */
-void hparams_inv_freq(const struct hparams *hp, const float *factors, float *inv_freq);
 
 #endif

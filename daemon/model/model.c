@@ -22,6 +22,7 @@ struct model {
 	struct hparams hp;
 	struct weights weights;
 	struct kb_rope *rope;
+	struct kb_rope *local_rope;	/* of layers with a window; NULL: the same */
 	struct tokenizer *tokenizer;
 	struct chat_template *chat_template;
 	uint32_t n_ctx;
@@ -35,6 +36,8 @@ void model_free(struct model *m)
 		return;
 	if (m->rope)
 		m->be->ops->rope_free(m->be, m->rope);
+	if (m->local_rope)
+		m->be->ops->rope_free(m->be, m->local_rope);
 	weights_deinit(&m->weights);
 	chat_template_free(m->chat_template);
 	tokenizer_free(m->tokenizer);
@@ -85,26 +88,45 @@ static int load_tokenizer(struct model *m, const struct gguf *g, struct diag *di
 	return chat_template_new(&m->chat_template, m->tokenizer, text.data, text.n);
 }
 
-static int make_rope(struct model *m, struct diag *diag)
+static int make_rope(struct model *m, const struct rope_params *rope, const float *divisors,
+		     struct kb_rope **out, struct diag *diag)
 {
 	_cleanup_(freep) float *inv_freq = NULL;
 	struct kb_rope_desc desc = {
 		.style = m->arch->rope_style,
-		.n_dims = m->hp.rope_dims,
+		.n_dims = rope->n_dims,
 		.n_positions = m->n_ctx,
-		.scale = 1,
+		.scale = rope_scale(rope),
 	};
 	int r;
 
-	inv_freq = malloc(m->hp.rope_dims / 2 * sizeof(*inv_freq));
+	inv_freq = malloc(rope->n_dims / 2 * sizeof(*inv_freq));
 	if (!inv_freq)
 		return -ENOMEM;
-	hparams_inv_freq(&m->hp, m->weights.rope_factors, inv_freq);
+	rope_inv_freq(rope, divisors, inv_freq);
 	desc.inv_freq = inv_freq;
-	r = m->be->ops->rope_new(m->be, &desc, &m->rope);
+	r = m->be->ops->rope_new(m->be, &desc, out);
 	if (r)
 		return diag_set(diag, r, "rope: the backend refused its table for %u positions", m->n_ctx);
 	return 0;
+}
+
+static int make_ropes(struct model *m, struct diag *diag)
+{
+	const struct rope_params *rope = &m->hp.rope;
+	const struct weights_divisors *d = &m->weights.divisors;
+	struct rope_params local;
+	const float *divisors = d->freqs;
+	int r;
+
+	if (rope->scaling == ROPE_LONG)
+		divisors = rope_is_long(rope, m->n_ctx) ? d->longs : d->shorts;
+	r = make_rope(m, rope, divisors, &m->rope, diag);
+	if (r || !m->hp.local_rope_base)
+		return r;
+	local = (struct rope_params){ .n_dims = rope->n_dims, .base = m->hp.local_rope_base, .factor = 1,
+				      .attn_factor = 1 };
+	return make_rope(m, &local, NULL, &m->local_rope, diag);
 }
 
 /* The operands that are no tensors. */
@@ -113,14 +135,17 @@ static void fill_operands(struct model *m)
 	for (uint32_t i = 0; i < m->hp.n_layers; i++) {
 		struct model_layer *l = &m->weights.layers[i];
 
-		l->attn_in.rope = m->rope;
+		l->attn_in.rope = m->hp.local[i] && m->local_rope ? m->local_rope : m->rope;
 		l->attn_in.norm_eps = m->hp.norm_eps;
-		l->attention.scale = (float)(1.0 / sqrt(m->hp.head_dim));
+		l->attention.scale = m->hp.attention_scale;
+		l->attention.softcap = m->hp.attention_softcap;
+		l->attention.window = m->hp.local[i] ? m->hp.window : 0;
 		l->attn_out.norm_eps = m->hp.norm_eps;
 		l->ffn.activation = m->arch->activation;
 		l->ffn.norm_eps = m->hp.norm_eps;
 	}
 	m->weights.ends.logits.norm_eps = m->hp.norm_eps;
+	m->weights.ends.logits.softcap = m->hp.logit_softcap;
 }
 
 static void fill_info(struct model *m, const struct gguf *g)
@@ -172,7 +197,7 @@ static int load(struct model *m, int fd, const char *path, const struct model_op
 	r = weights_init(&m->weights, m->be, m->arch, &m->hp, g, fd, options, diag);
 	if (r)
 		return r;
-	r = make_rope(m, diag);
+	r = make_ropes(m, diag);
 	if (r)
 		return r;
 	fill_operands(m);
@@ -308,7 +333,7 @@ int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *
 	r = ops->step_begin(ws, batch);
 	if (r)
 		return r;
-	r = ops->embed(ws, m->weights.ends.embed, 1);
+	r = ops->embed(ws, m->weights.ends.embed, m->hp.embd_scale);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < m->hp.n_layers; i++) {

@@ -3,17 +3,15 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/model/gguf-private.h"
-
-#define ROPE_FACTORS "rope_freqs.weight"
 
 struct planner {
 	const struct hparams *hp;
 	const struct gguf *g;
 	struct diag *diag;
-	struct weights_item *items;
-	bool *planned;			/* [n] */
+	struct weights_item *items;	/* [n] by tensor; without parts: not planned yet */
 };
 
 static bool type_supported(uint32_t type, enum kb_use use)
@@ -50,10 +48,10 @@ static int check(const struct planner *p, const struct gguf_tensor *t, const cha
 	return 0;
 }
 
-/* Finds the tensor, checks it and plans it; an absent optional one is 0. */
-static int plan_tensor(struct planner *p, const char *name, struct kb_tensor_desc want, bool optional,
-		       const struct kb_tensor **operand)
+/* Finds the tensor, checks it and plans its parts; an absent optional one is 0. */
+static int plan_tensor(struct planner *p, const char *name, const struct weights_item *item, bool optional)
 {
+	struct kb_tensor_desc whole = item->parts[0].desc;
 	struct gguf_tensor t;
 	uint64_t i;
 	int r;
@@ -61,53 +59,82 @@ static int plan_tensor(struct planner *p, const char *name, struct kb_tensor_des
 	if (gguf_tensor_find(p->g, name, &i))
 		return optional ? 0 : diag_set(p->diag, -EINVAL, "tensor \"%s\": missing", name);
 	gguf_tensor_at(p->g, i, &t);
-	r = check(p, &t, name, &want);
+	for (size_t k = 1; k < item->n_parts; k++)
+		whole.rows += item->parts[k].desc.rows;
+	r = check(p, &t, name, &whole);
 	if (r)
 		return r;
-	want.type = (enum kb_type)t.type;
-	p->items[i] = (struct weights_item){ .desc = want, .operand = operand };
-	p->planned[i] = true;
+	p->items[i] = *item;
+	for (size_t k = 0; k < item->n_parts; k++)
+		p->items[i].parts[k].desc.type = (enum kb_type)t.type;
 	return 0;
+}
+
+/* The parts of the tensor that the first row of a table names. */
+static void collect_parts(const struct planner *p, const struct arch_tensor *rows, size_t n, void *base,
+			  struct weights_item *item)
+{
+	for (size_t i = 0; i < n && i < ARCH_MAX_PARTS && !strcmp(rows[i].name, rows[0].name); i++)
+		item->parts[item->n_parts++] = (struct weights_part){
+			.desc = { .use = rows[i].use,
+				  .rows = hparams_dim(p->hp, rows[i].rows),
+				  .cols = hparams_dim(p->hp, rows[i].cols) },
+			.operand = (const struct kb_tensor **)(void *)((char *)base + rows[i].slot),
+		};
 }
 
 static int plan_rows(struct planner *p, const struct arch_tensor *rows, size_t n, const char *prefix,
 		     void *base)
 {
 	char name[GGUF_MAX_TENSOR_NAME + 1];
-	int r;
+	size_t i = 0;
 
-	for (size_t i = 0; i < n; i++) {
-		const struct arch_tensor *row = &rows[i];
-		struct kb_tensor_desc want = {
-			.use = row->use,
-			.rows = hparams_dim(p->hp, row->rows),
-			.cols = hparams_dim(p->hp, row->cols),
-		};
+	while (i < n) {
+		struct weights_item item = { 0 };
+		int r;
 
-		snprintf(name, sizeof(name), "%s%s", prefix, row->name);
-		r = plan_tensor(p, name, want, row->optional,
-				(const struct kb_tensor **)(void *)((char *)base + row->slot));
+		snprintf(name, sizeof(name), "%s%s", prefix, rows[i].name);
+		collect_parts(p, &rows[i], n - i, base, &item);
+		r = plan_tensor(p, name, &item, rows[i].optional);
 		if (r)
 			return r;
+		i += item.n_parts;
 	}
 	return 0;
 }
 
-/* Divisors of the rotation's frequencies: F32, for the host. */
-static int plan_rope_factors(struct planner *p)
+/* A list of divisors: F32, for the host. */
+static int plan_divisors(struct planner *p, const char *name, bool optional, float **host)
 {
-	struct kb_tensor_desc want = { .use = KB_USE_VECTOR, .rows = 1, .cols = p->hp->rope_dims / 2 };
+	struct weights_item item = {
+		.n_parts = 1,
+		.parts[0] = { .desc = { .use = KB_USE_VECTOR, .rows = 1, .cols = p->hp->rope.n_dims / 2 },
+			      .host = host },
+	};
 	struct gguf_tensor t;
 	uint64_t i;
 
-	if (gguf_tensor_find(p->g, ROPE_FACTORS, &i))
-		return 0;
-	gguf_tensor_at(p->g, i, &t);
-	if (t.type != KB_F32)
-		return diag_set(p->diag, -EINVAL,
-				"tensor \"" ROPE_FACTORS "\": type %s is not supported (F32 is)",
-				gguf_tensor_type_name(t.type));
-	return plan_tensor(p, ROPE_FACTORS, want, false, NULL);
+	if (!gguf_tensor_find(p->g, name, &i)) {
+		gguf_tensor_at(p->g, i, &t);
+		if (t.type != KB_F32)
+			return diag_set(p->diag, -EINVAL, "tensor \"%s\": type %s is not supported (F32 is)",
+					name, gguf_tensor_type_name(t.type));
+	}
+	return plan_tensor(p, name, &item, optional);
+}
+
+/* LongRoPE has two lists and no other kind of scaling has them. */
+static int plan_all_divisors(struct planner *p, const struct arch *arch, struct weights_divisors *d)
+{
+	int r;
+
+	if (p->hp->rope.scaling == ROPE_LONG) {
+		r = plan_divisors(p, ARCH_ROPE_LONG_NAME, false, &d->longs);
+		return r ? r : plan_divisors(p, ARCH_ROPE_SHORT_NAME, false, &d->shorts);
+	}
+	if (arch->rope_divisors & ARCH_ROPE_FREQS)
+		return plan_divisors(p, ARCH_ROPE_FREQS_NAME, true, &d->freqs);
+	return 0;
 }
 
 /* A tensor that no table names could change the model's results: it is not ignored. */
@@ -116,7 +143,7 @@ static int check_all_planned(const struct planner *p, const struct arch *arch, s
 	for (size_t i = 0; i < n; i++) {
 		struct gguf_tensor t;
 
-		if (p->planned[i])
+		if (p->items[i].n_parts)
 			continue;
 		gguf_tensor_at(p->g, i, &t);
 		return diag_set(p->diag, -EINVAL,
@@ -126,46 +153,39 @@ static int check_all_planned(const struct planner *p, const struct arch *arch, s
 	return 0;
 }
 
-static int plan_all(struct planner *p, const struct arch *arch, size_t n, struct model_ends *ends,
-		    struct model_layer *layers)
+static int plan_all(struct planner *p, const struct arch *arch, size_t n, const struct weights_places *places)
 {
 	char prefix[24];
 	int r;
 
-	r = plan_rows(p, arch->ends, arch->n_ends, "", ends);
+	r = plan_rows(p, arch->ends, arch->n_ends, "", places->ends);
 	if (r)
 		return r;
 	for (uint32_t i = 0; i < p->hp->n_layers; i++) {
 		snprintf(prefix, sizeof(prefix), "blk.%u.", i);
-		r = plan_rows(p, arch->layer, arch->n_layer, prefix, &layers[i]);
+		r = plan_rows(p, arch->layer, arch->n_layer, prefix, &places->layers[i]);
 		if (r)
 			return r;
 	}
-	if (arch->rope_factors) {
-		r = plan_rope_factors(p);
-		if (r)
-			return r;
-	}
+	r = plan_all_divisors(p, arch, places->divisors);
+	if (r)
+		return r;
 	return check_all_planned(p, arch, n);
 }
 
 int weights_plan_init(struct weights_plan *plan, const struct arch *arch, const struct hparams *hp,
-		      const struct gguf *g, struct model_ends *ends, struct model_layer *layers,
-		      struct diag *diag)
+		      const struct gguf *g, const struct weights_places *places, struct diag *diag)
 {
 	_cleanup_(freep) struct weights_item *items = NULL;
-	_cleanup_(freep) bool *planned = NULL;
 	size_t n = (size_t)gguf_n_tensors(g);
 	struct planner p = { .hp = hp, .g = g, .diag = diag };
 	int r;
 
 	items = calloc(n + 1, sizeof(*items));
-	planned = calloc(n + 1, sizeof(*planned));
-	if (!items || !planned)
+	if (!items)
 		return -ENOMEM;
 	p.items = items;
-	p.planned = planned;
-	r = plan_all(&p, arch, n, ends, layers);
+	r = plan_all(&p, arch, n, places);
 	if (r)
 		return r;
 	*plan = (struct weights_plan){ .items = steal_ptr(items), .n = n };

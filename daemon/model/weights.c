@@ -70,20 +70,20 @@ static int stream_reserve(struct stream *s, size_t n)
 	return 0;
 }
 
-static int load_matrix(struct stream *s, struct kb_backend *be, const struct gguf_tensor *t,
-		       const struct kb_tensor_desc *desc, struct kb_tensor *tensor)
+/* The next rows of the file into a tensor of the backend. */
+static int load_rows(struct stream *s, struct kb_backend *be, const struct gguf_tensor *t, size_t row_bytes,
+		     uint32_t n_rows, struct kb_tensor *tensor)
 {
-	size_t row_bytes = (size_t)(t->n_bytes / desc->rows);
-	uint32_t step = (uint32_t)MIN(PIECE / row_bytes, (size_t)desc->rows) / ROW_GROUP * ROW_GROUP;
+	uint32_t step = (uint32_t)MIN(PIECE / row_bytes, (size_t)n_rows) / ROW_GROUP * ROW_GROUP;
 	uint32_t n;
 	int r;
 
-	step = MIN(MAX(step, ROW_GROUP), desc->rows);
+	step = MIN(MAX(step, ROW_GROUP), n_rows);
 	r = stream_reserve(s, step * row_bytes);
 	if (r)
 		return r;
-	for (uint32_t row = 0; row < desc->rows; row += n) {
-		n = MIN(step, desc->rows - row);
+	for (uint32_t row = 0; row < n_rows; row += n) {
+		n = MIN(step, n_rows - row);
 		r = stream_read(s, n * row_bytes);
 		if (r)
 			return r;
@@ -95,8 +95,10 @@ static int load_matrix(struct stream *s, struct kb_backend *be, const struct ggu
 	return 0;
 }
 
-static int load_rope_factors(struct weights *w, struct stream *s, const struct gguf_tensor *t)
+/* A list of divisors of frequencies. */
+static int load_host(struct stream *s, const struct gguf_tensor *t, float **out)
 {
+	_cleanup_(freep) float *v = NULL;
 	size_t n = (size_t)t->n_elements;
 	int r;
 
@@ -106,41 +108,51 @@ static int load_rope_factors(struct weights *w, struct stream *s, const struct g
 	r = stream_read(s, (size_t)t->n_bytes);
 	if (r)
 		return r;
-	w->rope_factors = malloc(n * sizeof(float));
-	if (!w->rope_factors)
+	v = malloc(n * sizeof(*v));
+	if (!v)
 		return -ENOMEM;
 	for (size_t i = 0; i < n; i++) {
 		uint32_t bits = gguf_load_u32(s->buf + i * 4);
 
-		memcpy(&w->rope_factors[i], &bits, sizeof(bits));
-		if (!(w->rope_factors[i] > 0) || !isfinite(w->rope_factors[i]))
+		memcpy(&v[i], &bits, sizeof(bits));
+		if (!(v[i] > 0) || !isfinite(v[i]))
 			return diag_set(s->diag, -EINVAL, "tensor \"%s\": element %zu is not above 0",
 					gguf_quote(t->name).text, i);
 	}
+	*out = steal_ptr(v);
 	return 0;
 }
 
-static int load_tensor(struct weights *w, struct stream *s, const struct gguf_tensor *t, size_t index,
-		       const struct weights_item *item)
+static int load_part(struct weights *w, struct stream *s, const struct gguf_tensor *t,
+		     const struct weights_part *part)
 {
 	struct kb_backend *be = w->be;
 	struct kb_tensor *tensor = NULL;
 	int r;
 
-	r = stream_skip_to(s, t->offset);
-	if (r)
-		return r;
-	w->n_params += t->n_elements;
-	if (!item->operand)
-		return load_rope_factors(w, s, t);
-	r = be->ops->tensor_new(be, &item->desc, &tensor);
+	if (part->host)
+		return load_host(s, t, part->host);
+	r = be->ops->tensor_new(be, &part->desc, &tensor);
 	if (r)
 		return diag_set(s->diag, r, "tensor \"%s\": %s", gguf_quote(t->name).text,
 				r == -ENOMEM ? "no memory for it" : "the backend refused it");
-	w->tensors[index] = tensor;
+	w->tensors[w->n_tensors++] = tensor;
 	w->n_bytes += be->ops->tensor_bytes(tensor);
-	*item->operand = tensor;
-	return load_matrix(s, be, t, &item->desc, tensor);
+	*part->operand = tensor;
+	return load_rows(s, be, t, (size_t)(t->n_bytes / (t->n_elements / part->desc.cols)), part->desc.rows,
+			 tensor);
+}
+
+static int load_tensor(struct weights *w, struct stream *s, const struct gguf_tensor *t,
+		       const struct weights_item *item)
+{
+	int r;
+
+	r = stream_skip_to(s, t->offset);
+	w->n_params += t->n_elements;
+	for (size_t i = 0; i < item->n_parts && !r; i++)
+		r = load_part(w, s, t, &item->parts[i]);
+	return r;
 }
 
 static int load_all(struct weights *w, struct stream *s, const struct gguf *header,
@@ -159,7 +171,7 @@ static int load_all(struct weights *w, struct stream *s, const struct gguf *head
 		return r;
 	for (size_t i = 0; i < plan->n; i++) {
 		gguf_tensor_at(header, i, &t);
-		r = load_tensor(w, s, &t, i, &plan->items[i]);
+		r = load_tensor(w, s, &t, &plan->items[i]);
 		if (r)
 			return r;
 	}
@@ -176,14 +188,15 @@ static int load(struct weights *w, const struct arch *arch, const struct hparams
 	_cleanup_(weights_plan_deinit) struct weights_plan plan = { 0 };
 	_cleanup_(hasher_freep) struct hasher *hasher = NULL;
 	struct stream s = { .fd = fd, .size = gguf_file_size(header), .options = options, .diag = diag };
+	struct weights_places places = { .ends = &w->ends, .divisors = &w->divisors };
 	int r;
 
-	w->n_tensors = (size_t)gguf_n_tensors(header);
 	w->layers = calloc(hp->n_layers, sizeof(*w->layers));
-	w->tensors = calloc(w->n_tensors + 1, sizeof(*w->tensors));
+	w->tensors = calloc(ARCH_MAX_PARTS * (size_t)gguf_n_tensors(header) + 1, sizeof(*w->tensors));
 	if (!w->layers || !w->tensors)
 		return -ENOMEM;
-	r = weights_plan_init(&plan, arch, hp, header, &w->ends, w->layers, diag);
+	places.layers = w->layers;
+	r = weights_plan_init(&plan, arch, hp, header, &places, diag);
 	if (r)
 		return r;
 	r = hasher_new(&hasher);
@@ -217,12 +230,12 @@ int weights_init(struct weights *w, struct kb_backend *be, const struct arch *ar
 
 void weights_deinit(struct weights *w)
 {
-	if (w->tensors)
-		for (size_t i = 0; i < w->n_tensors; i++)
-			if (w->tensors[i])
-				w->be->ops->tensor_free(w->be, w->tensors[i]);
+	for (size_t i = 0; i < w->n_tensors; i++)
+		w->be->ops->tensor_free(w->be, w->tensors[i]);
 	free(w->tensors);
 	free(w->layers);
-	free(w->rope_factors);
+	free(w->divisors.freqs);
+	free(w->divisors.longs);
+	free(w->divisors.shorts);
 	*w = WEIGHTS_NULL;
 }

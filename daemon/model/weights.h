@@ -21,13 +21,18 @@
 #include "ipc/base/error.h"
 #include "kernels/backend.h"
 
+/* Divisors of the rotation's frequencies, [rope.n_dims / 2] each; NULL where the file has none. */
+struct weights_divisors {
+	float *freqs, *longs, *shorts;
+};
+
 struct weights {
 	struct kb_backend *be;
 	struct model_ends ends;
 	struct model_layer *layers;	/* [n_layers] */
-	struct kb_tensor **tensors;	/* [n_tensors] owned, in the file's order; NULL: none was made */
+	struct kb_tensor **tensors;	/* [n_tensors] owned, in the file's order */
 	size_t n_tensors;
-	float *rope_factors;		/* [rope_dims / 2], NULL if the file has none */
+	struct weights_divisors divisors;
 	uint64_t n_params;
 	uint64_t n_bytes;		/* held by the backend */
 	uint8_t hash[16];		/* XXH3-128 of the whole file */

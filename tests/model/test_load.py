@@ -50,7 +50,7 @@ A = "llama."
 CASES = {
     "no architecture": (removes("general.architecture"), "general.architecture\": missing"),
     "architecture": (sets("general.architecture", "str", "foo"),
-                     'general.architecture: "foo" is not supported (supported: llama)'),
+                     'general.architecture: "foo" is not supported (supported: llama, gemma3, qwen2, qwen3, phi3)'),
     "architecture's type": (sets("general.architecture", "u32", 1), "general.architecture\": is of type u32"),
     "no block_count": (removes(A + "block_count"), "llama.block_count\": missing"),
     "block_count 0": (sets(A + "block_count", "u32", 0), "llama.block_count\": 0 is out of range"),
@@ -79,7 +79,7 @@ CASES = {
     "rope dimensions": (sets(A + "rope.dimension_count", "u32", 32), "rope.dimension_count\": 32 is out of range"),
     "rope base 0": (sets(A + "rope.freq_base", "f32", 0), "rope.freq_base\": 0 is out of range"),
     "rope base NaN": (sets(A + "rope.freq_base", "f32", float("nan")), "rope.freq_base\": is not finite"),
-    "rope scaling": (sets(A + "rope.scaling.type", "str", "yarn"), 'rope.scaling.type": "yarn" is not supported'),
+    "rope scaling": (sets(A + "rope.scaling.type", "str", "ntk"), 'rope.scaling.type": "ntk" is not supported'),
     "no epsilon": (removes(A + "attention.layer_norm_rms_epsilon"), "layer_norm_rms_epsilon\": missing"),
     "epsilon 0": (sets(A + "attention.layer_norm_rms_epsilon", "f32", 0), "layer_norm_rms_epsilon\": 0 is out"),
     "experts": (sets(A + "expert_count", "u32", 8), "expert_count\": mixtures of experts are not supported"),

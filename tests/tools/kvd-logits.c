@@ -34,6 +34,7 @@ static const char usage[] =
 	"  --chunk N           prompt tokens per step (default 128)\n"
 	"  --batch N           run together with N - 1 random sequences\n"
 	"  --threads N  --level c|avx2|avx512  --block-tokens N (default 16)  --seed N\n"
+	"  --ctx N             open the model for so many positions\n"
 	"  --output FILE       float32 logits of every position\n"
 	"  --summary FILE      a line per position: likeliest id, log of the sum of exponentials\n"
 	"  --hash              a hash of every position's logits on standard output\n"
@@ -42,7 +43,7 @@ static const char usage[] =
 
 struct options {
 	const char *model, *tokens, *output, *summary, *level;
-	uint32_t n_random, n_greedy, chunk, batch, threads, block_tokens;
+	uint32_t n_random, n_greedy, chunk, batch, threads, block_tokens, ctx;
 	uint64_t seed;
 	bool hash;
 };
@@ -152,6 +153,7 @@ static void read_tokens(struct run *run, struct sequence *s, uint32_t capacity)
 static void load_model(struct run *run)
 {
 	struct kb_cpu_options cpu = { .n_threads = run->o.threads, .level = run->o.level };
+	struct model_options options = { .n_ctx = run->o.ctx };
 	struct diag diag = DIAG_NULL;
 	int fd, r;
 
@@ -159,7 +161,7 @@ static void load_model(struct run *run)
 	fd = open(run->o.model, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		die("%s: cannot be opened", run->o.model);
-	r = model_load(&run->model, run->be, fd, run->o.model, NULL, &diag);
+	r = model_load(&run->model, run->be, fd, run->o.model, &options, &diag);
 	if (r)
 		die("%s: %s (%s)", run->o.model, diag.text, strerror(-r));
 	close(fd);
@@ -407,7 +409,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 	static const struct option longs[] = {
 		{ "tokens", 1, NULL, 't' }, { "random", 1, NULL, 'r' }, { "greedy", 1, NULL, 'g' },
 		{ "chunk", 1, NULL, 'c' }, { "batch", 1, NULL, 'b' }, { "threads", 1, NULL, 'j' },
-		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' },
+		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' }, { "ctx", 1, NULL, 'x' },
 		{ "output", 1, NULL, 'o' }, { "summary", 1, NULL, 'm' },
 		{ "hash", 0, NULL, 'h' }, { "levels", 0, NULL, 'L' },
 		{ NULL, 0, NULL, 0 },
@@ -424,6 +426,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		case 'j': o->threads = number(optarg, 1); break;
 		case 'l': o->level = optarg; break;
 		case 'k': o->block_tokens = number(optarg, 1); break;
+		case 'x': o->ctx = number(optarg, 1); break;
 		case 's': o->seed = number(optarg, 0); break;
 		case 'o': o->output = optarg; break;
 		case 'm': o->summary = optarg; break;

@@ -210,7 +210,7 @@ class Gguf:
             f.write(self.to_bytes())
 
 
-def add_tokenizer(g, vocab, pre, chat_template):
+def add_bpe(g, vocab, pre, chat_template):
     """Byte-level BPE in the order of SmolLM2: control tokens, bytes, merges, then unused ones."""
     control = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     merges = learn_merges(vocab - len(control) - 256)
@@ -236,72 +236,163 @@ def add_tokenizer(g, vocab, pre, chat_template):
     return kinds
 
 
-def build(arch="llama", type="f32", layers=2, embd=64, heads=4, kv_heads=2, head_dim=None, ff=128, vocab=512,
-          tokenizer="gpt2", pre="smollm", chat_template="chatml", ctx=2048, seed=1, tied=False, biases=False,
-          ascii=False, rope_base=10000.0, rope_linear=None, rope_freqs=False, name="tiny"):
-    """A complete model.  ascii: bytes above 127 are not likely in its text."""
-    if arch != "llama":
+ARCHS = ["llama", "gemma3", "qwen2", "qwen3", "phi3"]
+# Each adds tokenizer.ggml.* of so many tokens and returns their types.
+TOKENIZERS = {"gpt2": add_bpe}
+
+
+class Maker:
+    """One model in the making: its sizes, its file, its random numbers."""
+
+    def __init__(self, o):
+        self.__dict__.update(o)
+        self.rng = random.Random(self.seed)
+        self.g = Gguf()
+
+    def set(self, key, kind, value):
+        self.g.set("%s.%s" % (self.arch, key), kind, value)
+
+    def matrix(self, name, n_out, n_in, scale, zero=()):
+        """Elements have a standard deviation of scale / sqrt(n_in); the rows in zero are 0."""
+        std = scale / n_in ** 0.5
+        rows = [[self.rng.gauss(0, std) for _ in range(n_in)] for _ in range(n_out)]
+        for i in zero:
+            rows[i] = [0.0] * n_in
+        self.g.matrix(name, self.type, rows)
+
+    def norm(self, name, n, mean=1.0):
+        self.g.vector(name, [mean + self.rng.uniform(-0.2, 0.2) for _ in range(n)])
+
+    def bias(self, name, n):
+        self.g.vector(name, [self.rng.gauss(0, 0.3) for _ in range(n)])
+
+
+def set_sizes(m):
+    for key, value in (("block_count", m.layers), ("context_length", m.ctx), ("embedding_length", m.embd),
+                       ("feed_forward_length", m.ff), ("attention.head_count", m.heads),
+                       ("attention.head_count_kv", m.kv_heads), ("vocab_size", m.vocab),
+                       ("rope.dimension_count", m.rope_dims)):
+        m.set(key, "u32", value)
+    if m.head_dim * m.heads != m.embd:
+        m.set("attention.key_length", "u32", m.head_dim)
+        m.set("attention.value_length", "u32", m.head_dim)
+    m.set("rope.freq_base", "f32", m.rope_base)
+    m.set("attention.layer_norm_rms_epsilon", "f32", 1e-5)
+    if m.window is not None:
+        m.set("attention.sliding_window", "u32", m.window)
+    if m.window_pattern is not None:
+        m.set("attention.sliding_window_pattern", "u32", m.window_pattern)
+    if m.local_base is not None:
+        m.set("rope.freq_base_swa", "f32", m.local_base)
+    if m.attn_softcap is not None:
+        m.set("attn_logit_softcapping", "f32", m.attn_softcap)
+    if m.final_softcap is not None:
+        m.set("final_logit_softcapping", "f32", m.final_softcap)
+
+
+def set_rope_scaling(m):
+    if m.rope_linear:
+        m.set("rope.scaling.type", "str", "linear")
+        m.set("rope.scaling.factor", "f32", m.rope_linear)
+    if m.rope_yarn:
+        m.set("rope.scaling.type", "str", "yarn")
+        m.set("rope.scaling.factor", "f32", m.rope_yarn)
+        m.set("rope.scaling.original_context_length", "u32", m.ctx_orig)
+    if m.rope_long:
+        m.set("rope.scaling.attn_factor", "f32", m.rope_long)
+        m.set("rope.scaling.original_context_length", "u32", m.ctx_orig)
+
+
+def add_attention(m, p):
+    q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
+    if m.arch == "phi3":
+        m.matrix(p + "attn_qkv.weight", q + 2 * kv, m.embd, 1.6)
+    else:
+        m.matrix(p + "attn_q.weight", q, m.embd, 1.7)
+        m.matrix(p + "attn_k.weight", kv, m.embd, 1.7)
+        m.matrix(p + "attn_v.weight", kv, m.embd, 1.5)
+    if m.biases or m.arch == "qwen2":
+        for b, n in (("q", q), ("k", kv), ("v", kv)):
+            m.bias(p + "attn_%s.bias" % b, n)
+    if m.arch in ("qwen3", "gemma3"):
+        m.norm(p + "attn_q_norm.weight", m.head_dim, 1.7)
+        m.norm(p + "attn_k_norm.weight", m.head_dim, 1.7)
+    m.matrix(p + "attn_output.weight", m.embd, q, 1.5)
+
+
+def add_layer(m, p):
+    m.norm(p + "attn_norm.weight", m.embd)
+    add_attention(m, p)
+    if m.arch == "gemma3":
+        m.norm(p + "post_attention_norm.weight", m.embd)
+    m.norm(p + "ffn_norm.weight", m.embd)
+    if m.arch == "phi3":
+        m.matrix(p + "ffn_up.weight", 2 * m.ff, m.embd, 1.5)
+    else:
+        m.matrix(p + "ffn_gate.weight", m.ff, m.embd, 1.5)
+        m.matrix(p + "ffn_up.weight", m.ff, m.embd, 1.5)
+    m.matrix(p + "ffn_down.weight", m.embd, m.ff, 1.5)
+    if m.arch == "gemma3":
+        m.norm(p + "post_ffw_norm.weight", m.embd)
+
+
+def add_rope_divisors(m):
+    half = range(m.rope_dims // 2)
+    if m.rope_freqs:
+        m.g.vector("rope_freqs.weight", [1 + 0.5 * i for i in half])
+    if m.rope_long:
+        m.g.vector("rope_factors_long.weight", [1 + 1.5 * i for i in half])
+        m.g.vector("rope_factors_short.weight", [1 + 0.1 * i for i in half])
+
+
+def build(arch="llama", type="f32", layers=None, embd=64, heads=4, kv_heads=2, head_dim=None, ff=128, vocab=512,
+          tokenizer="gpt2", pre="smollm", chat_template="chatml", ctx=2048, seed=1, tied=None, biases=False,
+          ascii=False, rope_base=10000.0, rope_dims=None, rope_linear=None, rope_freqs=False, rope_yarn=None,
+          rope_long=None, ctx_orig=None, window=None, window_pattern=None, local_base=None, attn_softcap=None,
+          final_softcap=None, name="tiny"):
+    """A complete model.
+
+    ascii: bytes above 127 are not likely in its text.  rope_linear, rope_yarn: factors; rope_long: the factor of
+    sine and cosine; ctx_orig: the original context.  gemma3 has a window of 48, 7 layers, of which the sixth is
+    global, and the embedding as its output unless the options say otherwise.
+    """
+    o = dict(locals())
+    if arch not in ARCHS:
         raise ValueError("no such architecture: " + arch)
     if vocab < 259:
         raise ValueError("vocab: at least 259 (256 bytes and 3 control tokens)")
-    if tokenizer != "gpt2":
+    if tokenizer not in TOKENIZERS:
         raise ValueError("no such tokenizer: " + tokenizer)
-    head_dim = head_dim or embd // heads
-    rng = random.Random(seed)
-
-    def rows(n_out, n_in, scale):
-        std = scale / n_in ** 0.5
-        return [[rng.gauss(0, std) for _ in range(n_in)] for _ in range(n_out)]
-
-    def norm(n):
-        return [1 + rng.uniform(-0.2, 0.2) for _ in range(n)]
-
-    g = Gguf()
-    g.set("general.architecture", "str", arch)
-    g.set("general.name", "str", name)
-    g.set("general.alignment", "u32", g.alignment)
-    for key, value in (("block_count", layers), ("context_length", ctx), ("embedding_length", embd),
-                       ("feed_forward_length", ff), ("attention.head_count", heads),
-                       ("attention.head_count_kv", kv_heads), ("vocab_size", vocab),
-                       ("rope.dimension_count", head_dim)):
-        g.set("%s.%s" % (arch, key), "u32", value)
-    if head_dim * heads != embd:
-        g.set(arch + ".attention.key_length", "u32", head_dim)
-        g.set(arch + ".attention.value_length", "u32", head_dim)
-    g.set(arch + ".rope.freq_base", "f32", rope_base)
-    g.set(arch + ".attention.layer_norm_rms_epsilon", "f32", 1e-5)
-    if rope_linear:
-        g.set(arch + ".rope.scaling.type", "str", "linear")
-        g.set(arch + ".rope.scaling.factor", "f32", rope_linear)
-    kinds = add_tokenizer(g, vocab, pre, chat_template)
+    gemma = arch == "gemma3"
+    for key, value in (("layers", 7 if gemma else 2), ("head_dim", embd // heads), ("tied", gemma),
+                       ("window", 48 if gemma else None), ("ctx_orig", ctx // 4)):
+        if o[key] is None:
+            o[key] = value
+    o["rope_dims"] = rope_dims or o["head_dim"]
+    m = Maker(o)
+    m.g.set("general.architecture", "str", arch)
+    m.g.set("general.name", "str", name)
+    m.g.set("general.alignment", "u32", m.g.alignment)
+    set_sizes(m)
+    set_rope_scaling(m)
+    kinds = TOKENIZERS[tokenizer](m.g, vocab, pre, chat_template)
 
     # The embedding is weak beside what the layers add, and attention is sharp, so that the next
     # token hangs on the whole sequence and not on the last token alone.
-    g.matrix("token_embd.weight", type, [[x * 0.5 * embd ** 0.5 for x in r] for r in rows(vocab, embd, 1.0)])
-    for i in range(layers):
-        p = "blk.%d." % i
-        g.vector(p + "attn_norm.weight", norm(embd))
-        g.matrix(p + "attn_q.weight", type, rows(heads * head_dim, embd, 1.7))
-        g.matrix(p + "attn_k.weight", type, rows(kv_heads * head_dim, embd, 1.7))
-        g.matrix(p + "attn_v.weight", type, rows(kv_heads * head_dim, embd, 1.5))
-        if biases:
-            for b, n in (("q", heads), ("k", kv_heads), ("v", kv_heads)):
-                g.vector(p + "attn_%s.bias" % b, [rng.gauss(0, 0.3) for _ in range(n * head_dim)])
-        g.matrix(p + "attn_output.weight", type, rows(embd, heads * head_dim, 1.5))
-        g.vector(p + "ffn_norm.weight", norm(embd))
-        g.matrix(p + "ffn_gate.weight", type, rows(ff, embd, 1.5))
-        g.matrix(p + "ffn_up.weight", type, rows(ff, embd, 1.5))
-        g.matrix(p + "ffn_down.weight", type, rows(embd, ff, 1.5))
-    g.vector("output_norm.weight", norm(embd))
-    if rope_freqs:
-        g.vector("rope_freqs.weight", [1 + 0.5 * i for i in range(head_dim // 2)])
-    if not tied:
-        out = rows(vocab, embd, 3.5)
-        for i, kind in enumerate(kinds):
-            if kind != 1 or (ascii and 3 <= i < 259 and not 32 <= i - 3 < 127):
-                out[i] = [0.0] * embd
-        g.matrix("output.weight", type, out)
-    return g
+    m.matrix("token_embd.weight", vocab, embd, 0.5 * (1 if gemma else embd ** 0.5))
+    for i in range(m.layers):
+        add_layer(m, "blk.%d." % i)
+    m.norm("output_norm.weight", embd)
+    add_rope_divisors(m)
+    if not m.tied:
+        m.matrix("output.weight", vocab, embd, 3.5, zero=unlikely(kinds, ascii))
+    return m.g
+
+
+def unlikely(kinds, ascii):
+    """Tokens that must not come: all but normal ones, and perhaps bytes that are no printable ASCII."""
+    return [i for i, kind in enumerate(kinds)
+            if kind != 1 or (ascii and 3 <= i < 259 and not 32 <= i - 3 < 127)]
 
 
 def parse_set(text):
@@ -318,26 +409,35 @@ def parse_set(text):
 def main(argv):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("-o", "--output", required=True, metavar="FILE")
-    p.add_argument("--arch", default="llama", choices=["llama"])
+    p.add_argument("--arch", default="llama", choices=ARCHS)
     p.add_argument("--type", default="f32", choices=sorted(TYPES), help="of all matrices")
-    p.add_argument("--layers", type=int, default=2)
+    p.add_argument("--layers", type=int, help="default 2, gemma3 7")
     p.add_argument("--embd", type=int, default=64, help="a multiple of 32")
     p.add_argument("--heads", type=int, default=4)
     p.add_argument("--kv-heads", type=int, default=2)
     p.add_argument("--head-dim", type=int, help="a multiple of 16; default embd / heads")
     p.add_argument("--ff", type=int, default=128, help="a multiple of 32")
     p.add_argument("--vocab", type=int, default=512)
-    p.add_argument("--tokenizer", default="gpt2", choices=["gpt2"])
+    p.add_argument("--tokenizer", default="gpt2", choices=sorted(TOKENIZERS))
     p.add_argument("--pre", default="smollm")
     p.add_argument("--chat-template", default="chatml", choices=["chatml", "none", "unknown"])
     p.add_argument("--ctx", type=int, default=2048)
     p.add_argument("--seed", type=int, default=1)
-    p.add_argument("--tied", action="store_true", help="no output.weight")
+    p.add_argument("--tied", action="store_true", default=None, help="no output.weight")
     p.add_argument("--biases", action="store_true", help="with biases on q, k and v")
     p.add_argument("--ascii", action="store_true", help="bytes other than printable ASCII are not likely")
     p.add_argument("--rope-base", type=float, default=10000.0)
     p.add_argument("--rope-linear", type=float, metavar="FACTOR")
+    p.add_argument("--rope-dims", type=int, help="rotated dimensions of a head")
+    p.add_argument("--rope-yarn", type=float, metavar="FACTOR")
+    p.add_argument("--rope-long", type=float, metavar="FACTOR", help="of sine and cosine, with two lists of divisors")
+    p.add_argument("--ctx-orig", type=int, help="original context; default ctx / 4")
     p.add_argument("--rope-freqs", action="store_true")
+    p.add_argument("--window", type=int)
+    p.add_argument("--window-pattern", type=int)
+    p.add_argument("--local-base", type=float, help="rope base of layers with a window")
+    p.add_argument("--attn-softcap", type=float)
+    p.add_argument("--final-softcap", type=float)
     p.add_argument("--name", default="tiny")
     p.add_argument("--set", action="append", default=[], metavar="KEY=TYPE:VALUE", help="add or replace metadata")
     p.add_argument("--remove", action="append", default=[], metavar="KEY", help="leave metadata out")

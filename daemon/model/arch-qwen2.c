@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `qwen2`: Qwen2 and Qwen2.5 (arXiv:2407.10671): as llama, with biases on q, k and v. */
+#include "daemon/model/arch.h"
+
+#include "ipc/base/checked.h"
+
+static const struct arch_tensor ends[] = {
+	{ "token_embd.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, false, ARCH_END(embed) },
+	{ "output_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_END(logits.norm) },
+	{ "output.weight", KB_USE_MATRIX, ARCH_VOCAB, ARCH_EMBD, true, ARCH_END(logits.head) },
+};
+
+static const struct arch_tensor layer[] = {
+	{ "attn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_LAYER(attn_in.norm) },
+	{ "attn_q.weight", KB_USE_MATRIX, ARCH_Q, ARCH_EMBD, false, ARCH_LAYER(attn_in.wq) },
+	{ "attn_k.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, ARCH_LAYER(attn_in.wk) },
+	{ "attn_v.weight", KB_USE_MATRIX, ARCH_KV, ARCH_EMBD, false, ARCH_LAYER(attn_in.wv) },
+	{ "attn_q.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_Q, false, ARCH_LAYER(attn_in.bq) },
+	{ "attn_k.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, false, ARCH_LAYER(attn_in.bk) },
+	{ "attn_v.bias", KB_USE_VECTOR, ARCH_ONE, ARCH_KV, false, ARCH_LAYER(attn_in.bv) },
+	{ "attn_output.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_Q, false, ARCH_LAYER(attn_out.wo) },
+	{ "ffn_norm.weight", KB_USE_VECTOR, ARCH_ONE, ARCH_EMBD, false, ARCH_LAYER(ffn.norm) },
+	{ "ffn_gate.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, ARCH_LAYER(ffn.gate) },
+	{ "ffn_up.weight", KB_USE_MATRIX, ARCH_FF, ARCH_EMBD, false, ARCH_LAYER(ffn.up) },
+	{ "ffn_down.weight", KB_USE_MATRIX, ARCH_EMBD, ARCH_FF, false, ARCH_LAYER(ffn.down) },
+};
+
+const struct arch arch_qwen2 = {
+	.name = "qwen2",
+	.rope_style = KB_ROPE_HALVES,
+	.activation = KB_SILU,
+	.tied_output = true,
+	.rope_base = 10000,
+	.ends = ends,
+	.n_ends = ARRAY_SIZE(ends),
+	.layer = layer,
+	.n_layer = ARRAY_SIZE(layer),
+};
