@@ -409,7 +409,8 @@ static void parse_options(struct options *o, int argc, char **argv)
 	static const struct option longs[] = {
 		{ "tokens", 1, NULL, 't' }, { "random", 1, NULL, 'r' }, { "greedy", 1, NULL, 'g' },
 		{ "chunk", 1, NULL, 'c' }, { "batch", 1, NULL, 'b' }, { "threads", 1, NULL, 'j' },
-		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' }, { "ctx", 1, NULL, 'x' },
+		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' },
+		{ "ctx", 1, NULL, 'x' },
 		{ "output", 1, NULL, 'o' }, { "summary", 1, NULL, 'm' },
 		{ "hash", 0, NULL, 'h' }, { "levels", 0, NULL, 'L' },
 		{ NULL, 0, NULL, 0 },
