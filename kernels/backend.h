@@ -46,13 +46,26 @@ extern "C" {
 
 #define KB_ABI_VERSION 1
 
-/* Element and block types; numbers are GGUF's (ggml.h, enum ggml_type). */
+/*
+ * Element and block types; numbers and layouts are GGUF's (ggml.h, enum
+ * ggml_type; ggml-common.h, struct block_*).  A block's weights are w; d and m
+ * are F16; s and t are small integers, one per 16 or 32 weights.
+ */
 enum kb_type {
 	KB_F32 = 0,
 	KB_F16 = 1,
-	KB_Q4_0 = 2,	/* 32 weights: f16 d; 16 bytes of nibbles; w = d*(q-8) */
-	KB_Q4_1 = 3,	/* 32 weights: f16 d, f16 m; 16 bytes; w = d*q + m */
-	KB_Q8_0 = 8,	/* 32 weights: f16 d; 32 int8; w = d*q */
+	KB_Q4_0 = 2,	/* 32 weights: w = d*(q-8) */
+	KB_Q4_1 = 3,	/* 32: w = d*q + m */
+	KB_Q5_0 = 6,	/* 32: w = d*(q-16) */
+	KB_Q5_1 = 7,	/* 32: w = d*q + m */
+	KB_Q8_0 = 8,	/* 32: w = d*q */
+	KB_Q2_K = 10,	/* 256 weights: w = d*s*q - m*t, per 16 */
+	KB_Q3_K = 11,	/* 256: w = d*s*(q-4), per 16 */
+	KB_Q4_K = 12,	/* 256: w = d*s*q - m*t, per 32 */
+	KB_Q5_K = 13,	/* 256: w = d*s*q - m*t, per 32 */
+	KB_Q6_K = 14,	/* 256: w = d*s*(q-32), per 16 */
+	KB_IQ4_NL = 20,	/* 32: w = d*table[q] */
+	KB_IQ4_XS = 23,	/* 256: w = d*s*table[q], s per 32 */
 	KB_BF16 = 30,
 };
 
@@ -115,7 +128,7 @@ struct kb_pool;		/* the memory that holds KV blocks */
 struct kb_workspace;	/* activations of one step in flight */
 
 enum kb_use {
-	KB_USE_MATRIX,	/* left side of a product; any kb_type, cols a multiple of 32 */
+	KB_USE_MATRIX,	/* left side of a product; any kb_type, cols a multiple of 32 and of its block */
 	KB_USE_VECTOR,	/* norm weights, biases: F32, F16 or BF16 in; rows = 1 */
 };
 

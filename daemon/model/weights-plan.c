@@ -23,7 +23,16 @@ static bool type_supported(uint32_t type, enum kb_use use)
 		return true;
 	case KB_Q4_0:
 	case KB_Q4_1:
+	case KB_Q5_0:
+	case KB_Q5_1:
 	case KB_Q8_0:
+	case KB_Q2_K:
+	case KB_Q3_K:
+	case KB_Q4_K:
+	case KB_Q5_K:
+	case KB_Q6_K:
+	case KB_IQ4_NL:
+	case KB_IQ4_XS:
 		return use == KB_USE_MATRIX;
 	default:
 		return false;
@@ -43,7 +52,8 @@ static int check(const struct planner *p, const struct gguf_tensor *t, const cha
 	if (!type_supported(t->type, want->use))
 		return diag_set(p->diag, -EINVAL, "tensor \"%s\": type %s is not supported (%s are)", name,
 				gguf_tensor_type_name(t->type),
-				want->use == KB_USE_MATRIX ? "F32, F16, BF16, Q8_0, Q4_0, Q4_1"
+				want->use == KB_USE_MATRIX ? "F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, "
+							     "IQ4_NL, IQ4_XS"
 							   : "F32, F16, BF16");
 	return 0;
 }

@@ -14,11 +14,9 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+#include "layout.h"
 #include "threads.h"
 
-#define KC_LANES 16u		/* weight rows of one group; partial sums of a reduction */
-#define KC_BLOCK 32u		/* weights of one quantised block */
-#define KC_HALF 16u		/* activations of 8 bits under one scale */
 #define KC_SEGMENT 512u		/* positions of one attention segment */
 #define KC_MAX_HEAD_DIM 512u
 #define KC_MAX_QUERIES 64u	/* queries that share one pass over K and V */
@@ -41,13 +39,7 @@ struct kc_backend {
 
 /*
  * Weights, 64-byte aligned.  KB_USE_VECTOR: float [cols].  KB_USE_MATRIX: groups
- * of 16 rows, lanes are rows, rows padded with zeros; a group is, by type,
- *     F32, F16, BF16:  [cols] { element [16] }
- *     Q4_0, Q8_0:      [cols / 32] { f16 d[16]; quants }
- *     Q4_1:            [cols / 32] { f16 d[16]; f16 m[16]; quants }
- * quants: 64-byte pieces { uint8 [16 rows][4] }; piece j of Q8_0 (8 of them)
- * holds k = 4j .. 4j+3, piece j of Q4 (4 of them) k = 4j .. 4j+3 in the low and
- * 16 + 4j .. 16 + 4j + 3 in the high nibbles.
+ * of 16 rows as layout.h describes, rows padded with zeros.
  */
 struct kb_tensor {
 	enum kb_type type;
@@ -73,17 +65,17 @@ struct kb_pool {
 
 /*
  * Rows that enter a product, in the form that its weights need (NUMERICS.md):
- * floats, 8 bits with a scale per 16 (for 4-bit weights), or 16 bits with one per
- * 32 (for 8-bit weights).
+ * floats, 8 bits with a scale per 16 (for weights of up to 5 bits), or 16 bits with
+ * one per 32 (for finer weights); layout.h says which.
  */
-enum { KC_FORM_8 = 1, KC_FORM_16 = 2 };
 
 struct kc_rows {
 	uint32_t cols;
 	float *f;	/* [rows][cols] */
 	int8_t *q;	/* [rows][cols] */
 	float *d;	/* [rows][cols / 16]: scale */
-	float *s;	/* [rows][cols / 32]: sum of scale times q */
+	float *h;	/* [rows][cols / 16]: scale times sum of q */
+	float *s;	/* [rows][cols / 32]: h of the one half plus h of the other */
 	int16_t *q16;	/* [rows][cols], of each four in the order 0, 2, 1, 3 */
 	float *d16;	/* [rows][cols / 32] */
 };
@@ -118,7 +110,7 @@ struct kc_level {
 	bool (*supported)(void);
 
 	/* n a multiple of 32; outputs as in struct kc_rows */
-	void (*quantize)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	void (*quantize)(const float *x, uint32_t n, int8_t *q, float *d, float *h, float *s);
 	void (*quantize16)(const float *x, uint32_t n, int16_t *q, float *d);
 	void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
 	/* Turns the first n_dims of x; angles: cos [n_dims/2], sin [n_dims/2]; any even n_dims. */
@@ -152,19 +144,6 @@ extern const struct kc_level kc_level_avx512;
 static inline size_t kc_attend_scratch(uint32_t head_dim)
 {
 	return (size_t)KC_MAX_QUERIES * KC_SEGMENT + 2 * (size_t)KC_ATTEND_TILE * head_dim;
-}
-
-static inline bool kc_type_quantized(enum kb_type type)
-{
-	return type == KB_Q4_0 || type == KB_Q4_1 || type == KB_Q8_0;
-}
-
-/* The quantised forms of activations that a matrix of this type takes, as bits. */
-static inline unsigned kc_type_forms(enum kb_type type)
-{
-	if (type == KB_Q8_0)
-		return KC_FORM_16;
-	return kc_type_quantized(type) ? KC_FORM_8 : 0;
 }
 
 /* The positions of a segment that a query at pos sees: *t0 .. *t1 - 1; false: none. */

@@ -7,85 +7,77 @@
 
 #include "half.h"
 
-/* One group of weights times one row of activations. */
-typedef void (*group_fn)(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES]);
-
-static float scale_at(const uint8_t *p, uint32_t lane)
-{
-	uint16_t h;
-
-	memcpy(&h, p + 2 * (size_t)lane, sizeof(h));
-	return kc_f16_to_f32(h);
-}
-
-/* half 0: the low nibbles, k = 0 .. 15; half 1: the high ones. */
-static int32_t dot_q4(const uint8_t *w, uint32_t half, const int8_t *x)
+/* Half of a block of 32 times 8-bit activations. */
+static int32_t dot_8(const int32_t *w, const int8_t *x)
 {
 	int32_t sum = 0;
 
 	for (uint32_t k = 0; k < KC_HALF; k++)
-		sum += (w[k / 4 * 4 * KC_LANES + k % 4] >> 4 * half & 15) * x[k];
+		sum += w[k] * x[k];
 	return sum;
 }
 
-static int32_t dot_q8(const uint8_t *w, const int16_t *x)
+/* The same for 16-bit ones, each four of them in the order 0, 2, 1, 3. */
+static int32_t dot_16(const int32_t *w, const int16_t *x)
 {
 	static const uint8_t order[4] = { 0, 2, 1, 3 };
 	int32_t sum = 0;
 
-	for (uint32_t k = 0; k < 32; k++)
-		sum += (int8_t)w[k / 4 * 4 * KC_LANES + k % 4] * x[k / 4 * 4 + order[k % 4]];
+	for (uint32_t k = 0; k < KC_HALF; k++)
+		sum += w[k] * x[k / 4 * 4 + order[k % 4]];
 	return sum;
 }
 
-/* One block of 4-bit weights, offset per unit of activation. */
-static float block_q4(const uint8_t *quants, float dw, float offset, const int8_t *q, const float *d, float s,
-		      float y)
+/* Columns 32 * b .. 32 * b + 31 of one row; unit: their first 16 in the block. */
+static float step_8(enum kb_type type, const uint8_t *block, uint32_t lane, uint32_t unit, const int32_t *w,
+		    const struct kc_rows *in, size_t b, float y)
 {
-	for (uint32_t half = 0; half < 2; half++)
-		y = fmaf(dw * d[half], (float)dot_q4(quants, half, q + half * KC_HALF), y);
-	return fmaf(offset, s, y);
+	const int8_t *q = in->q + b * KC_BLOCK;
+	const float *d = in->d + 2 * b, *h = in->h + 2 * b;
+
+	for (uint32_t i = 0; i < 2; i++)
+		y = fmaf(kc_scale(type, block, lane, unit + i) * d[i],
+			 (float)dot_8(w + (size_t)i * KC_HALF, q + (size_t)i * KC_HALF), y);
+	if (!kc_layouts[type].fine)
+		return fmaf(kc_offset(type, block, lane, unit), in->s[b], y);
+	for (uint32_t i = 0; i < 2; i++)
+		y = fmaf(kc_offset(type, block, lane, unit + i), h[i], y);
+	return y;
 }
 
-static void group_q4_0(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES])
+static float step_16(enum kb_type type, const uint8_t *block, uint32_t lane, uint32_t unit, const int32_t *w,
+		     const struct kc_rows *in, size_t b, float y)
 {
-	uint32_t n_blocks = in->cols / KC_BLOCK;
-	const int8_t *q = in->q + (size_t)row * in->cols;
-	const float *d = in->d + (size_t)row * n_blocks * 2, *s = in->s + (size_t)row * n_blocks;
+	const int16_t *q = in->q16 + b * KC_BLOCK;
+	int32_t dot[2] = { dot_16(w, q), dot_16(w + KC_HALF, q + KC_HALF) };
 
-	for (uint32_t b = 0; b < n_blocks; b++, w += 18 * KC_LANES, q += KC_BLOCK, d += 2) {
+	if (!kc_layouts[type].fine)
+		return fmaf(kc_scale(type, block, lane, unit) * in->d16[b], (float)(dot[0] + dot[1]), y);
+	for (uint32_t i = 0; i < 2; i++)
+		y = fmaf(kc_scale(type, block, lane, unit + i) * in->d16[b], (float)dot[i], y);
+	return y;
+}
+
+static void group_blocks(enum kb_type type, const uint8_t *w, const struct kc_rows *in, uint32_t row,
+			 float y[KC_LANES])
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	uint32_t n = l->weights / KC_BLOCK;
+	size_t b0 = (size_t)row * (in->cols / KC_BLOCK);
+
+	for (uint32_t b = 0; b < in->cols / KC_BLOCK; b++) {
+		const uint8_t *block = w + kc_block_bytes(l) * (b / n);
+		const uint8_t *quants = block + kc_quants_offset(l) + b % n * kc_quants_bytes(l);
+
 		for (uint32_t i = 0; i < KC_LANES; i++) {
-			float dw = scale_at(w, i);
+			int32_t q[KC_BLOCK];
 
-			y[i] = block_q4(w + 2 * KC_LANES + 4 * (size_t)i, dw, -8.0f * dw, q, d, s[b], y[i]);
-		}
-	}
-}
-
-static void group_q4_1(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES])
-{
-	uint32_t n_blocks = in->cols / KC_BLOCK;
-	const int8_t *q = in->q + (size_t)row * in->cols;
-	const float *d = in->d + (size_t)row * n_blocks * 2, *s = in->s + (size_t)row * n_blocks;
-
-	for (uint32_t b = 0; b < n_blocks; b++, w += 20 * KC_LANES, q += KC_BLOCK, d += 2) {
-		for (uint32_t i = 0; i < KC_LANES; i++)
-			y[i] = block_q4(w + 4 * KC_LANES + 4 * (size_t)i, scale_at(w, i),
-					scale_at(w + 2 * KC_LANES, i), q, d, s[b], y[i]);
-	}
-}
-
-static void group_q8_0(const uint8_t *w, const struct kc_rows *in, uint32_t row, float y[KC_LANES])
-{
-	uint32_t n_blocks = in->cols / KC_BLOCK;
-	const int16_t *q = in->q16 + (size_t)row * in->cols;
-	const float *d = in->d16 + (size_t)row * n_blocks;
-
-	for (uint32_t b = 0; b < n_blocks; b++, w += 34 * KC_LANES, q += KC_BLOCK) {
-		for (uint32_t i = 0; i < KC_LANES; i++) {
-			int32_t dot = dot_q8(w + 2 * KC_LANES + 4 * (size_t)i, q);
-
-			y[i] = fmaf(scale_at(w, i) * d[b], (float)dot, y[i]);
+			for (uint32_t k = 0; k < KC_BLOCK; k++)
+				q[k] = kc_quant(type, quants, i, k);
+			if (l->form == KC_FORM_8)
+				y[i] = step_8(type, block, i, b % n * 2, q, in, b0 + b, y[i]);
+			else
+				y[i] = step_16(type, block, i, b % n * 2, q, in, b0 + b, y[i]);
 		}
 	}
 }
@@ -109,7 +101,7 @@ static void group_f16(const uint8_t *w, const struct kc_rows *in, uint32_t row, 
 
 	for (uint32_t k = 0; k < in->cols; k++, w += 2 * KC_LANES) {
 		for (uint32_t i = 0; i < KC_LANES; i++)
-			y[i] = fmaf(scale_at(w, i), x[k], y[i]);
+			y[i] = fmaf(kc_load_f16(w + 2 * (size_t)i), x[k], y[i]);
 	}
 }
 
@@ -126,28 +118,25 @@ static void group_bf16(const uint8_t *w, const struct kc_rows *in, uint32_t row,
 	}
 }
 
-static group_fn group_of(enum kb_type type)
+static void group_product(enum kb_type type, const uint8_t *w, const struct kc_rows *in, uint32_t row,
+			  float y[KC_LANES])
 {
 	switch (type) {
-	case KB_Q4_0: return group_q4_0;
-	case KB_Q4_1: return group_q4_1;
-	case KB_Q8_0: return group_q8_0;
-	case KB_F16: return group_f16;
-	case KB_BF16: return group_bf16;
-	default: return group_f32;
+	case KB_F32: group_f32(w, in, row, y); break;
+	case KB_F16: group_f16(w, in, row, y); break;
+	case KB_BF16: group_bf16(w, in, row, y); break;
+	default: group_blocks(type, w, in, row, y);
 	}
 }
 
 void kc_ref_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups, const struct kc_rows *in,
 		    uint32_t row0, uint32_t n_rows, float *out, size_t out_stride)
 {
-	group_fn group = group_of(w->type);
-
 	for (uint32_t g = 0; g < n_groups; g++) {
 		for (uint32_t i = 0; i < n_rows; i++) {
 			float y[KC_LANES] = { 0 };
 
-			group(w->data + w->group_bytes * (group0 + g), in, row0 + i, y);
+			group_product(w->type, w->data + w->group_bytes * (group0 + g), in, row0 + i, y);
 			memcpy(out + i * out_stride + (size_t)g * KC_LANES, y, sizeof(y));
 		}
 	}

@@ -29,21 +29,19 @@ static float quantize_some(const float *x, uint32_t n, float top, int32_t *q)
 	return scale;
 }
 
-static void ref_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s)
+static void ref_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *h, float *s)
 {
-	float s_half[2];
-
-	for (uint32_t h = 0; h < n / KC_HALF; h++) {
+	for (uint32_t i = 0; i < n / KC_HALF; i++) {
 		int32_t v[KC_HALF], sum = 0;
 
-		d[h] = quantize_some(x + (size_t)h * KC_HALF, KC_HALF, 127.0f, v);
+		d[i] = quantize_some(x + (size_t)i * KC_HALF, KC_HALF, 127.0f, v);
 		for (uint32_t k = 0; k < KC_HALF; k++) {
-			q[(size_t)h * KC_HALF + k] = (int8_t)v[k];
+			q[(size_t)i * KC_HALF + k] = (int8_t)v[k];
 			sum += v[k];
 		}
-		s_half[h % 2] = d[h] * (float)sum;
-		if (h % 2)
-			s[h / 2] = s_half[0] + s_half[1];
+		h[i] = d[i] * (float)sum;
+		if (i % 2)
+			s[i / 2] = h[i - 1] + h[i];
 	}
 }
 

@@ -47,6 +47,23 @@ INLINE vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
 INLINE vi vi_high_nibbles(vi a) { return _mm256_and_si256(_mm256_srli_epi16(a, 4), _mm256_set1_epi8(15)); }
 INLINE vi vi_low_nibbles(vi a) { return _mm256_and_si256(a, _mm256_set1_epi8(15)); }
 INLINE vi vi_shift_left_23(vi a) { return _mm256_slli_epi32(a, 23); }
+INLINE vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+/* Bits cross from byte to byte: masked afterwards. */
+#define vi_shift_left(a, n) _mm256_slli_epi32(a, n)
+#define vi_shift_right(a, n) _mm256_srli_epi32(a, n)
+INLINE vi vi_set1_byte(int8_t x) { return _mm256_set1_epi8(x); }
+INLINE vi vi_sub_bytes(vi a, vi b) { return _mm256_sub_epi8(a, b); }
+/* table[a] for every byte of a, 0 .. 15 */
+INLINE vi vi_lookup(const int8_t table[16], vi a)
+{
+	__m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+
+	return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(t), a);
+}
+
+/* VW bytes as integers. */
+INLINE vi vi_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
+INLINE vi vi_load_i8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
 
 INLINE vf vf_load_f16(const void *p)
 {
@@ -126,11 +143,11 @@ INLINE vi vi_bytes4(const int8_t *p)
 }
 
 /*
- * Dot product of 16 nibbles per lane: four steps of four.  A step's pair sums
- * are at most 2 * 15 * 127 = 3,810 in magnitude, so that four add up to at
- * most 15,240 in 16 bits; one multiply-add by ones then widens them.
+ * Dot product of 16 weights of up to 5 bits per lane: four steps of four.  A
+ * step's pair sums are at most 2 * 31 * 127 = 7,874 in magnitude, so that four
+ * add up to at most 31,496 in 16 bits; one multiply-add by ones then widens them.
  */
-INLINE vi dot_nibbles(vi sum, vi w, vi x)
+INLINE vi dot_small(vi sum, vi w, vi x)
 {
 	__m256i pairs = _mm256_maddubs_epi16(w, x);
 
@@ -139,7 +156,7 @@ INLINE vi dot_nibbles(vi sum, vi w, vi x)
 	return sum;
 }
 
-INLINE vi dot_nibbles_end(vi sum)
+INLINE vi dot_small_end(vi sum)
 {
 	return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
 }

@@ -42,6 +42,21 @@ INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 INLINE vi vi_low_nibbles(vi a) { return vi_and(a, vi_set1(0x0f0f0f0f)); }
 INLINE vi vi_high_nibbles(vi a) { return vi_and(_mm512_srli_epi16(a, 4), vi_set1(0x0f0f0f0f)); }
 INLINE vi vi_shift_left_23(vi a) { return _mm512_slli_epi32(a, 23); }
+INLINE vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+#define vi_shift_left(a, n) _mm512_slli_epi32(a, n)
+#define vi_shift_right(a, n) _mm512_srli_epi32(a, n)
+INLINE vi vi_set1_byte(int8_t x) { return _mm512_set1_epi8(x); }
+INLINE vi vi_sub_bytes(vi a, vi b) { return _mm512_sub_epi8(a, b); }
+
+INLINE vi vi_lookup(const int8_t table[16], vi a)
+{
+	__m128i t = _mm_loadu_si128((const __m128i *)(const void *)table);
+
+	return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), a);
+}
+
+INLINE vi vi_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE vi vi_load_i8(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
 
 INLINE vf vf_load_f16(const void *p)
 {
@@ -116,12 +131,12 @@ INLINE vi vi_bytes4(const int8_t *p)
 }
 
 /* dpbusd adds four products to 32 bits and does not saturate. */
-INLINE vi dot_nibbles(vi sum, vi w, vi x)
+INLINE vi dot_small(vi sum, vi w, vi x)
 {
 	return _mm512_dpbusd_epi32(sum, w, x);
 }
 
-INLINE vi dot_nibbles_end(vi sum)
+INLINE vi dot_small_end(vi sum)
 {
 	return sum;
 }

@@ -50,37 +50,151 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 		} \
 	} while (0)
 
-/* Half (low or high nibbles) of a 64-byte piece of 4-bit weights times four activations of each row. */
-SPECIALIZED void step_q4(const uint8_t *w, const int half, const int8_t *x, size_t x_stride, const int n_rows,
-			 const int n_vecs, vi *dot)
+/* One half (16 columns) of a step being unpacked: planes whose pieces give several columns. */
+struct unpack {
+	vi low[VN], high[VN];
+};
+
+SPECIALIZED void unpack_begin(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
+			      const int n_vecs)
 {
-	vi nibbles[VN];
+	const struct kc_layout *l = &kc_layouts[type];
+	const uint8_t *high = quants + l->low * KC_PIECE;
 
 	UNROLL
-	for (int v = 0; v < n_vecs; v++) {
-		vi pair = vi_load(w + v * VW * 4);
-
-		nibbles[v] = half ? vi_high_nibbles(pair) : vi_low_nibbles(pair);
+	for (int v = 0; v < n_vecs; v++, quants += VW * 4, high += VW * 4) {
+		if (l->low == 2)
+			u->low[v] = vi_load(quants + half * KC_PIECE);
+		if (l->high == 2)
+			u->high[v] = vi_load(high + half * KC_PIECE);
+		if (l->high != 1)
+			continue;
+		/* The bit of piece 0 goes to where it belongs in the weight; the next ones follow. */
+		u->high[v] = vi_load(high);
+		if (l->low == 4 && !half)
+			u->high[v] = vi_shift_left(u->high[v], 4);
+		if (l->low == 2)
+			u->high[v] = half ? vi_shift_right(u->high[v], 2) : vi_shift_left(u->high[v], 2);
 	}
+}
+
+/* Weights of columns 4j .. 4j + 3 of the half, as bytes; called for ascending j. */
+SPECIALIZED vi unpack_next(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
+			   const int j, const int v)
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	vi w;
+
+	quants += v * VW * 4;
+	if (l->low == 8)
+		return vi_load(quants + (4 * half + j) * KC_PIECE);
+	if (l->low == 4) {
+		w = vi_load(quants + j * KC_PIECE);
+		w = half ? vi_high_nibbles(w) : vi_low_nibbles(w);
+	} else {
+		w = vi_and(u->low[v], vi_set1_byte(3));
+		u->low[v] = vi_shift_right(u->low[v], 2);
+	}
+	if (l->high == 1) {
+		w = vi_or(w, vi_and(u->high[v], vi_set1_byte(l->low == 4 ? 16 : 4)));
+		u->high[v] = vi_shift_right(u->high[v], 1);
+	}
+	if (l->high == 2) {
+		w = vi_or(w, vi_shift_left(vi_and(u->high[v], vi_set1_byte(3)), 4));
+		u->high[v] = vi_shift_right(u->high[v], 2);
+		w = vi_sub_bytes(w, vi_set1_byte(32));
+	}
+	return type == KB_IQ4_NL || type == KB_IQ4_XS ? vi_lookup(kc_iq4, w) : w;
+}
+
+/*
+ * kc_scale() and kc_offset() of the rows of one vector; block and scales point
+ * at its numbers, unit counts 16 columns from the block's first.
+ */
+SPECIALIZED vf load_scale(const enum kb_type type, const uint8_t *block, const uint8_t *scales, uint32_t unit)
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	vf d = vf_load_f16(block);
+	vi s;
+
+	if (!l->n_scales)
+		return d;
+	scales += (l->fine ? unit : unit / 2) * KC_LANES;
+	s = l->min ? vi_load_u8(scales) : vi_load_i8(scales);
+	return vf_mul(d, vf_of_int(type == KB_Q2_K ? vi_and(s, vi_set1(15)) : s));
+}
+
+SPECIALIZED vf load_offset(const enum kb_type type, const uint8_t *block, const uint8_t *scales, uint32_t unit)
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	vf m;
+	vi s;
+
+	if (!l->min) {
+		const float middle = type == KB_Q4_0 ? -8.0f : type == KB_Q5_0 ? -16.0f : -4.0f;
+
+		return vf_mul(vf_set1(middle), load_scale(type, block, scales, unit));
+	}
+	m = vf_load_f16(block + 2 * KC_LANES);
+	if (!l->n_scales)
+		return m;
+	if (type == KB_Q2_K)
+		s = vi_shift_right(vi_load_u8(scales + unit * KC_LANES), 4);
+	else
+		s = vi_load_u8(scales + (8 + unit / 2) * KC_LANES);
+	return vf_mul(vf_neg(m), vf_of_int(s));
+}
+
+/*
+ * n_rows batch rows and n_vecs vectors of weight rows; with type they are constants
+ * after inlining.  The weights of the first vector and the activations of the first row:
+ */
+struct step {
+	const uint8_t *block;	/* d */
+	const uint8_t *scales;
+	const uint8_t *quants;	/* of 32 columns */
+	uint32_t unit;		/* these columns in the block, in 16 */
+	const struct kc_rows *in;
+	size_t b;		/* these columns of the row, in 32, counted through all rows */
+	vf *acc;		/* [n_rows][n_vecs] */
+};
+
+SPECIALIZED void load_scales(const struct step *t, const enum kb_type type, uint32_t unit, const int n_vecs, vf *dw)
+{
+	UNROLL
+	for (int v = 0; v < n_vecs; v++)
+		dw[v] = load_scale(type, t->block + v * VW * 2, t->scales + v * VW, unit);
+}
+
+SPECIALIZED void clear(vi *dot, const int n)
+{
+	UNROLL
+	for (int i = 0; i < n; i++)
+		dot[i] = vi_zero();
+}
+
+/* Four columns of weights times four 8-bit activations of each row. */
+SPECIALIZED void multiply_8(const vi *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs,
+			    vi *dot)
+{
 	UNROLL
 	for (int r = 0; r < n_rows; r++) {
 		vi four = vi_bytes4(x + r * x_stride);
 
 		UNROLL
 		for (int v = 0; v < n_vecs; v++)
-			dot[r * n_vecs + v] = dot_nibbles(dot[r * n_vecs + v], nibbles[v], four);
+			dot[r * n_vecs + v] = dot_small(dot[r * n_vecs + v], w[v], four);
 	}
 }
 
-/* One piece of 8-bit weights times four 16-bit activations of each row. */
-SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, const int n_rows,
-			 const int n_vecs, vi *dot)
+SPECIALIZED void multiply_16(const vi *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
+			     vi *dot)
 {
 	struct dot_weights weights[VN];
 
 	UNROLL
 	for (int v = 0; v < n_vecs; v++)
-		weights[v] = dot_bytes_weights(vi_load(w + v * VW * 4));
+		weights[v] = dot_bytes_weights(w[v]);
 	UNROLL
 	for (int r = 0; r < n_rows; r++) {
 		UNROLL
@@ -89,99 +203,137 @@ SPECIALIZED void step_q8(const uint8_t *w, const int16_t *x, size_t x_stride, co
 	}
 }
 
-/*
- * Q4_0 and Q4_1: n_rows batch rows, and n_vecs vectors of weight rows from vector
- * `first`; all are constants after inlining.
- */
-SPECIALIZED void product_q4(const struct product_task *t, const bool has_min, const int n_rows,
-			    const int first, const int n_vecs)
+SPECIALIZED void piece_8(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
+			 const int j, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs,
+			 vi *dot)
 {
-	const size_t block_bytes = (has_min ? 20 : 18) * KC_LANES, quants = (has_min ? 4 : 2) * KC_LANES;
-	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
-	const int8_t *x = t->in->q + (size_t)t->row * cols;
-	const float *d = t->in->d + (size_t)t->row * n_blocks * 2, *s = t->in->s + (size_t)t->row * n_blocks;
-	const uint8_t *w = t->w;
-	vf acc[MAX_PRODUCT_ROWS * VN];
+	vi w[VN];
 
 	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		acc[i] = vf_zero();
-	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
-		const uint8_t *pieces = w + quants + first * VW * 4;
-		vf dw[VN];
-
-		if (t->stream)
-			prefetch(w, block_bytes);
-		UNROLL
-		for (int v = 0; v < n_vecs; v++)
-			dw[v] = vf_load_f16(w + (first + v) * VW * 2);
-		UNROLL
-		for (int half = 0; half < 2; half++) {
-			vi dot[MAX_PRODUCT_ROWS * VN];
-
-			UNROLL
-			for (int i = 0; i < n_rows * n_vecs; i++)
-				dot[i] = vi_zero();
-			EACH_PIECE(4, n_rows,
-				   step_q4(pieces + j * 64, half, x + half * 16 + 4 * j, cols, n_rows, n_vecs,
-					   dot));
-			UNROLL
-			for (int i = 0; i < n_rows * n_vecs; i++) {
-				vf sum = vf_of_int(dot_nibbles_end(dot[i]));
-				vf scale = vf_set1(d[((size_t)(i / n_vecs) * n_blocks + b) * 2 + half]);
-
-				acc[i] = vf_fma(vf_mul(dw[i % n_vecs], scale), sum, acc[i]);
-			}
-		}
-		UNROLL
-		for (int i = 0; i < n_rows * n_vecs; i++) {
-			vf offset;
-
-			if (has_min)
-				offset = vf_load_f16(w + 2 * KC_LANES + (first + i % n_vecs) * VW * 2);
-			else
-				offset = vf_mul(vf_set1(-8.0f), dw[i % n_vecs]);
-			acc[i] = vf_fma(offset, vf_set1(s[(size_t)(i / n_vecs) * n_blocks + b]), acc[i]);
-		}
-	}
-	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
+	for (int v = 0; v < n_vecs; v++)
+		w[v] = unpack_next(u, type, quants, half, j, v);
+	multiply_8(w, x + 4 * (size_t)j, x_stride, n_rows, n_vecs, dot);
 }
 
-SPECIALIZED void product_q8(const struct product_task *t, const int n_rows, const int first, const int n_vecs)
+SPECIALIZED void piece_16(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
+			  const int j, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
+			  vi *dot)
 {
-	const size_t block_bytes = 34 * KC_LANES;
-	const uint32_t cols = t->in->cols, n_blocks = cols / KC_BLOCK;
-	const int16_t *x = t->in->q16 + (size_t)t->row * cols;
-	const float *d = t->in->d16 + (size_t)t->row * n_blocks;
-	const uint8_t *w = t->w;
+	vi w[VN];
+
+	UNROLL
+	for (int v = 0; v < n_vecs; v++)
+		w[v] = unpack_next(u, type, quants, half, j, v);
+	multiply_16(w, x + 4 * (size_t)j, x_stride, n_rows, n_vecs, dot);
+}
+
+/* acc += offset * s for one unit; s: of the first row. */
+SPECIALIZED void step_offset(const struct step *t, const enum kb_type type, uint32_t unit, const float *s,
+			     size_t s_stride, const int n_rows, const int n_vecs)
+{
+	vf offset[VN];
+
+	UNROLL
+	for (int v = 0; v < n_vecs; v++)
+		offset[v] = load_offset(type, t->block + v * VW * 2, t->scales + v * VW, unit);
+	UNROLL
+	for (int i = 0; i < n_rows * n_vecs; i++)
+		t->acc[i] = vf_fma(offset[i % n_vecs], vf_set1(s[i / n_vecs * s_stride]), t->acc[i]);
+}
+
+SPECIALIZED void step_8(const struct step *t, const enum kb_type type, const int n_rows, const int n_vecs)
+{
+	const bool fine = kc_layouts[type].fine;
+	const size_t cols = t->in->cols, halves = cols / KC_HALF;
+	const int8_t *x = t->in->q + t->b * KC_BLOCK;
+	const float *d = t->in->d + 2 * t->b, *h = t->in->h + 2 * t->b;
+	vf dw[VN];
+
+	UNROLL
+	for (int half = 0; half < 2; half++) {
+		vi dot[MAX_PRODUCT_ROWS * VN];
+		struct unpack u;
+
+		if (fine || !half)
+			load_scales(t, type, t->unit + (uint32_t)half, n_vecs, dw);
+		clear(dot, n_rows * n_vecs);
+		unpack_begin(&u, type, t->quants, half, n_vecs);
+		EACH_PIECE(4, n_rows,
+			   piece_8(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, n_vecs, dot));
+		UNROLL
+		for (int i = 0; i < n_rows * n_vecs; i++) {
+			vf scale = vf_mul(dw[i % n_vecs], vf_set1(d[i / n_vecs * halves + (size_t)half]));
+
+			t->acc[i] = vf_fma(scale, vf_of_int(dot_small_end(dot[i])), t->acc[i]);
+		}
+	}
+	if (!fine) {
+		step_offset(t, type, t->unit, t->in->s + t->b, halves / 2, n_rows, n_vecs);
+		return;
+	}
+	UNROLL
+	for (int half = 0; half < 2; half++)
+		step_offset(t, type, t->unit + (uint32_t)half, h + half, halves, n_rows, n_vecs);
+}
+
+SPECIALIZED void step_16(const struct step *t, const enum kb_type type, const int n_rows, const int n_vecs)
+{
+	const bool fine = kc_layouts[type].fine;
+	const size_t cols = t->in->cols;
+	const int16_t *x = t->in->q16 + t->b * KC_BLOCK;
+	const float *d = t->in->d16 + t->b;
+	vi dot[MAX_PRODUCT_ROWS * VN];
+	vf dw[VN];
+
+	UNROLL
+	for (int half = 0; half < 2; half++) {
+		struct unpack u;
+
+		if (fine || !half)
+			clear(dot, n_rows * n_vecs);
+		unpack_begin(&u, type, t->quants, half, n_vecs);
+		EACH_PIECE(4, n_rows,
+			   piece_16(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, n_vecs, dot));
+		if (!fine && !half)
+			continue;
+		load_scales(t, type, t->unit + (fine ? (uint32_t)half : 0), n_vecs, dw);
+		UNROLL
+		for (int i = 0; i < n_rows * n_vecs; i++) {
+			vf scale = vf_mul(dw[i % n_vecs], vf_set1(d[i / n_vecs * (cols / KC_BLOCK)]));
+
+			t->acc[i] = vf_fma(scale, vf_of_int(dot[i]), t->acc[i]);
+		}
+	}
+}
+
+/* Blocks of quantised weights: n_vecs vectors of weight rows from vector `first`. */
+SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type type, const int n_rows,
+				const int first, const int n_vecs)
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	const uint32_t n_blocks = t->in->cols / l->weights;
+	const uint8_t *block = t->w;
 	vf acc[MAX_PRODUCT_ROWS * VN];
+	struct step s = { .in = t->in, .b = (size_t)t->row * (t->in->cols / KC_BLOCK), .acc = acc };
 
 	UNROLL
 	for (int i = 0; i < n_rows * n_vecs; i++)
 		acc[i] = vf_zero();
-	for (uint32_t b = 0; b < n_blocks; b++, w += block_bytes, x += KC_BLOCK) {
-		const uint8_t *pieces = w + 2 * KC_LANES + first * VW * 4;
-		vi dot[MAX_PRODUCT_ROWS * VN];
-
+	for (uint32_t b = 0; b < n_blocks; b++, block += kc_block_bytes(l)) {
+		s.block = block + first * VW * 2;
+		s.scales = block + kc_scales_offset(l) + first * VW;
+		s.quants = block + kc_quants_offset(l) + first * VW * 4;
 		if (t->stream)
-			prefetch(w, block_bytes);
-		UNROLL
-		for (int i = 0; i < n_rows * n_vecs; i++)
-			dot[i] = vi_zero();
-		EACH_PIECE(8, n_rows, step_q8(pieces + j * 64, x + 4 * j, cols, n_rows, n_vecs, dot));
-		UNROLL
-		for (int v = 0; v < n_vecs; v++) {
-			vf dw = vf_load_f16(w + (first + v) * VW * 2);
-
-			UNROLL
-			for (int r = 0; r < n_rows; r++) {
-				vf scale = vf_mul(dw, vf_set1(d[(size_t)r * n_blocks + b]));
-				const int i = r * n_vecs + v;
-
-				acc[i] = vf_fma(scale, vf_of_int(dot[i]), acc[i]);
-			}
+			prefetch(block, kc_quants_offset(l));
+		NO_UNROLL
+		for (s.unit = 0; s.unit < l->weights / KC_HALF; s.unit += 2, s.b++) {
+			if (t->stream)
+				prefetch(s.quants, kc_quants_bytes(l));
+			if (l->form == KC_FORM_8)
+				step_8(&s, type, n_rows, n_vecs);
+			else
+				step_16(&s, type, n_rows, n_vecs);
+			s.quants += kc_quants_bytes(l);
 		}
 	}
 	UNROLL
@@ -225,29 +377,19 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 }
 
 /* With more than two rows the registers hold one vector of weight rows at a time. */
-#define FOR_VECTORS(n_rows, call) \
-	do { \
-		if ((n_rows) * VN <= 8) { \
-			call(0, VN); \
-			break; \
-		} \
-		UNROLL \
-		for (int first = 0; first < VN; first++) \
-			call(first, 1); \
-	} while (0)
-
-#define CALL_Q4_0(first, n_vecs) product_q4(t, false, n_rows, first, n_vecs)
-#define CALL_Q4_1(first, n_vecs) product_q4(t, true, n_rows, first, n_vecs)
-#define CALL_Q8_0(first, n_vecs) product_q8(t, n_rows, first, n_vecs)
-
 SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
-	switch (type) {
-	case KB_Q4_0: FOR_VECTORS(n_rows, CALL_Q4_0); break;
-	case KB_Q4_1: FOR_VECTORS(n_rows, CALL_Q4_1); break;
-	case KB_Q8_0: FOR_VECTORS(n_rows, CALL_Q8_0); break;
-	default: product_float(t, type, n_rows);
+	if (kc_layouts[type].weights == 1) {
+		product_float(t, type, n_rows);
+		return;
 	}
+	if (n_rows * VN <= 8) {
+		product_blocks(t, type, n_rows, 0, VN);
+		return;
+	}
+	NO_UNROLL
+	for (int first = 0; first < VN; first++)
+		product_blocks(t, type, n_rows, first, 1);
 }
 
 /* All batch rows of one group. */
@@ -280,12 +422,23 @@ static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_
 					  .out = out + (size_t)g * KC_LANES, .out_stride = out_stride };
 
 		switch (w->type) {
-		case KB_F32: product_group(&t, KB_F32, n_rows); break;
-		case KB_F16: product_group(&t, KB_F16, n_rows); break;
-		case KB_BF16: product_group(&t, KB_BF16, n_rows); break;
-		case KB_Q4_0: product_group(&t, KB_Q4_0, n_rows); break;
-		case KB_Q4_1: product_group(&t, KB_Q4_1, n_rows); break;
-		case KB_Q8_0: product_group(&t, KB_Q8_0, n_rows); break;
+#define CASE(type) case type: product_group(&t, type, n_rows); break
+		CASE(KB_F32);
+		CASE(KB_F16);
+		CASE(KB_BF16);
+		CASE(KB_Q4_0);
+		CASE(KB_Q4_1);
+		CASE(KB_Q5_0);
+		CASE(KB_Q5_1);
+		CASE(KB_Q8_0);
+		CASE(KB_Q2_K);
+		CASE(KB_Q3_K);
+		CASE(KB_Q4_K);
+		CASE(KB_Q5_K);
+		CASE(KB_Q6_K);
+		CASE(KB_IQ4_NL);
+		CASE(KB_IQ4_XS);
+#undef CASE
 		}
 	}
 }

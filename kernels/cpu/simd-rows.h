@@ -74,14 +74,16 @@ INLINE float scaled_sum(float scale, const vi r[VN])
 	return scale * (float)vi_reduce_add(sum);
 }
 
-static void simd_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *s)
+static void simd_quantize(const float *x, uint32_t n, int8_t *q, float *d, float *h, float *s)
 {
-	for (uint32_t b = 0; b < n / KC_BLOCK; b++, x += KC_BLOCK, d += 2) {
+	for (uint32_t b = 0; b < n / KC_BLOCK; b++, x += KC_BLOCK, d += 2, h += 2) {
 		vi r[2 * VN];
 
 		d[0] = quantize_some(x, 1, 127.0f, r);
 		d[1] = quantize_some(x + KC_HALF, 1, 127.0f, r + VN);
-		s[b] = scaled_sum(d[0], r) + scaled_sum(d[1], r + VN);
+		h[0] = scaled_sum(d[0], r);
+		h[1] = scaled_sum(d[1], r + VN);
+		s[b] = h[0] + h[1];
 		vi_store_bytes(q + (size_t)b * KC_BLOCK, r);
 	}
 }

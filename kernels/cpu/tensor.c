@@ -12,27 +12,13 @@
 #define MAX_ROWS (1u << 28)
 #define MAX_COLS (1u << 24)
 
-/* Bytes of 32 weights of one row in GGUF and of 16 such rows here; 0: no such type. */
-static uint32_t source_bytes(enum kb_type type)
-{
-	switch (type) {
-	case KB_F32: return 128;
-	case KB_F16:
-	case KB_BF16: return 64;
-	case KB_Q4_0: return 18;
-	case KB_Q4_1: return 20;
-	case KB_Q8_0: return 34;
-	}
-	return 0;
-}
-
 static bool desc_valid(const struct kb_tensor_desc *d)
 {
 	if (!d->rows || d->rows > MAX_ROWS || !d->cols || d->cols > MAX_COLS)
 		return false;
 	if (d->use == KB_USE_VECTOR)
 		return d->rows == 1;
-	return d->use == KB_USE_MATRIX && d->cols % KC_BLOCK == 0;
+	return d->use == KB_USE_MATRIX && d->cols % KC_BLOCK == 0 && d->cols % kc_layouts[d->type].weights == 0;
 }
 
 int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, struct kb_tensor **out)
@@ -41,9 +27,11 @@ int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, stru
 	struct kb_tensor *t;
 	int r;
 
+	if (!kc_type_known(desc->type))
+		return -ENOTSUP;
 	if (!desc_valid(desc))
 		return -EINVAL;
-	if (!source_bytes(desc->type) || (desc->use == KB_USE_VECTOR && kc_type_quantized(desc->type)))
+	if (desc->use == KB_USE_VECTOR && kc_type_quantized(desc->type))
 		return -ENOTSUP;
 	t = calloc(1, sizeof(*t));
 	if (!t)
@@ -56,7 +44,7 @@ int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, stru
 		t->group_bytes = sizeof(float) * (((size_t)t->cols + KC_LANES - 1) / KC_LANES * KC_LANES);
 		t->n_groups = 1;
 	} else {
-		t->group_bytes = (size_t)source_bytes(t->type) * KC_LANES * (t->cols / KC_BLOCK);
+		t->group_bytes = kc_block_bytes(&kc_layouts[t->type]) * (t->cols / kc_layouts[t->type].weights);
 		t->n_groups = (t->rows + KC_LANES - 1) / KC_LANES;
 	}
 	t->bytes = (uint64_t)t->group_bytes * t->n_groups;
@@ -107,39 +95,76 @@ static void fill_elements(uint8_t *group, uint32_t lane, const uint8_t *src, uin
 		memcpy(group + ((size_t)k * KC_LANES + lane) * size, src + (size_t)k * size, size);
 }
 
-/* One row of blocks {n_scales f16, n_pieces x 4 bytes} into its lane. */
-static void fill_blocks(uint8_t *group, uint32_t lane, const uint8_t *src, uint32_t n_blocks,
-			uint32_t n_scales, uint32_t n_pieces)
+/* 32 quants into the places of one row in a plane of `bits` bits, which holds zeros. */
+static void fill_plane(uint8_t *plane, uint32_t bits, uint32_t lane, const uint8_t *q)
 {
-	for (uint32_t b = 0; b < n_blocks; b++) {
-		for (uint32_t i = 0; i < n_scales; i++, src += 2)
-			memcpy(group + (size_t)i * 2 * KC_LANES + 2 * (size_t)lane, src, 2);
-		group += (size_t)n_scales * 2 * KC_LANES;
-		for (uint32_t j = 0; j < n_pieces; j++, src += 4)
-			memcpy(group + (size_t)j * 4 * KC_LANES + 4 * (size_t)lane, src, 4);
-		group += (size_t)n_pieces * 4 * KC_LANES;
+	uint8_t *at = plane + 4 * (size_t)lane, row[KC_BLOCK];
+	uint32_t n_pieces = bits, per_byte = 8 / bits;
+
+	/* Byte c of piece j is row[4 j + c]. */
+	for (uint32_t i = 0; i < 4 * n_pieces; i++)
+		row[i] = 0;
+	switch (bits) {
+	case 8:
+		memcpy(row, q, KC_BLOCK);
+		break;
+	case 4:
+		for (uint32_t k = 0; k < KC_HALF; k++)
+			row[k] = (uint8_t)(q[k] | q[KC_HALF + k] << 4);
+		break;
+	default:
+		/* Each half fills a piece of pairs, or half a piece of single bits. */
+		for (uint32_t k = 0; k < KC_BLOCK; k++) {
+			uint32_t place = k / 4 % per_byte * bits;
+
+			row[k / 4 / per_byte * 4 + k % 4] |= (uint8_t)(q[k] << place);
+		}
+	}
+	for (uint32_t j = 0; j < n_pieces; j++)
+		memcpy(at + (size_t)j * KC_PIECE, row + 4 * (size_t)j, 4);
+}
+
+static void fill_block(uint8_t *block, const struct kc_layout *l, uint32_t lane, const struct kc_numbers *n)
+{
+	uint8_t *quants = block + kc_quants_offset(l), high[KC_BLOCK], low[KC_BLOCK];
+
+	memcpy(block + 2 * (size_t)lane, n->dm, 2);
+	if (l->min)
+		memcpy(block + 2 * (size_t)(KC_LANES + lane), n->dm + 2, 2);
+	for (uint32_t i = 0; i < l->n_scales; i++)
+		block[kc_scales_offset(l) + (size_t)i * KC_LANES + lane] = n->scales[i];
+	for (uint32_t k = 0; k < l->weights; k += KC_BLOCK, quants += kc_quants_bytes(l)) {
+		for (uint32_t i = 0; i < KC_BLOCK; i++) {
+			low[i] = n->q[k + i] & (uint8_t)((1u << l->low) - 1);
+			high[i] = (uint8_t)(n->q[k + i] >> l->low);
+		}
+		fill_plane(quants, l->low, lane, low);
+		if (l->high)
+			fill_plane(quants + l->low * KC_PIECE, l->high, lane, high);
 	}
 }
 
 static void fill_row(struct kb_tensor *t, uint32_t row, const uint8_t *src)
 {
+	const struct kc_layout *l = &kc_layouts[t->type];
 	uint8_t *group = t->data + t->group_bytes * (row / KC_LANES);
-	uint32_t lane = row % KC_LANES, n_blocks = t->cols / KC_BLOCK;
+	uint32_t lane = row % KC_LANES;
+	struct kc_numbers numbers;
 
-	switch (t->type) {
-	case KB_F32: fill_elements(group, lane, src, t->cols, 4); break;
-	case KB_F16:
-	case KB_BF16: fill_elements(group, lane, src, t->cols, 2); break;
-	case KB_Q4_0: fill_blocks(group, lane, src, n_blocks, 1, 4); break;
-	case KB_Q4_1: fill_blocks(group, lane, src, n_blocks, 2, 4); break;
-	case KB_Q8_0: fill_blocks(group, lane, src, n_blocks, 1, 8); break;
+	if (!kc_type_quantized(t->type)) {
+		fill_elements(group, lane, src, t->cols, l->source);
+		return;
+	}
+	for (uint32_t k = 0; k < t->cols; k += l->weights, src += l->source, group += kc_block_bytes(l)) {
+		kc_block_read(t->type, src, &numbers);
+		fill_block(group, l, lane, &numbers);
 	}
 }
 
 int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, uint32_t n_rows,
 		   const void *src)
 {
-	size_t row_bytes = (size_t)source_bytes(t->type) * (t->cols / KC_BLOCK);
+	size_t row_bytes = (size_t)kc_layouts[t->type].source * (t->cols / kc_layouts[t->type].weights);
 
 	if (row0 % KC_LANES || row0 > t->rows || n_rows > t->rows - row0)
 		return -EINVAL;
@@ -154,14 +179,6 @@ int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, ui
 		fill_row(t, row0 + i, (const uint8_t *)src + row_bytes * i);
 	/* Lanes past the last row keep the zeros of fresh memory. */
 	return 0;
-}
-
-static float load_f16(const uint8_t *p)
-{
-	uint16_t h;
-
-	memcpy(&h, p, sizeof(h));
-	return kc_f16_to_f32(h);
 }
 
 static void row_elements(const struct kb_tensor *t, const uint8_t *group, uint32_t lane, float *y)
@@ -181,42 +198,29 @@ static void row_elements(const struct kb_tensor *t, const uint8_t *group, uint32
 	}
 }
 
-static void row_q8(const uint8_t *group, uint32_t lane, uint32_t n_blocks, float *y)
+static void row_block(enum kb_type type, const uint8_t *block, uint32_t lane, float *y)
 {
-	for (uint32_t b = 0; b < n_blocks; b++, group += 34 * KC_LANES) {
-		float d = load_f16(group + 2 * (size_t)lane);
-		const uint8_t *q = group + 2 * KC_LANES + 4 * (size_t)lane;
+	const struct kc_layout *l = &kc_layouts[type];
 
-		for (uint32_t k = 0; k < KC_BLOCK; k++)
-			*y++ = d * (float)(int8_t)q[k / 4 * 4 * KC_LANES + k % 4];
-	}
-}
+	for (uint32_t k = 0; k < l->weights; k++) {
+		const uint8_t *quants = block + kc_quants_offset(l) + k / KC_BLOCK * kc_quants_bytes(l);
 
-static void row_q4(const uint8_t *group, uint32_t lane, uint32_t n_blocks, bool has_min, float *y)
-{
-	for (uint32_t b = 0; b < n_blocks; b++) {
-		float d = load_f16(group + 2 * (size_t)lane);
-		float m = has_min ? load_f16(group + 2 * KC_LANES + 2 * (size_t)lane) : -8.0f * d;
-		const uint8_t *q = group + (has_min ? 4 : 2) * KC_LANES + 4 * (size_t)lane;
-
-		for (uint32_t k = 0; k < KC_BLOCK; k++) {
-			uint8_t pair = q[k % 16 / 4 * 4 * KC_LANES + k % 4];
-
-			*y++ = fmaf(d, (float)(k < 16 ? pair & 15 : pair >> 4), m);
-		}
-		group += (has_min ? 20 : 18) * KC_LANES;
+		y[k] = fmaf(kc_scale(type, block, lane, k / KC_HALF),
+			    (float)kc_quant(type, quants, lane, k % KC_BLOCK),
+			    kc_offset(type, block, lane, k / KC_HALF));
 	}
 }
 
 void kc_tensor_row(const struct kb_tensor *t, uint32_t row, float *y)
 {
+	const struct kc_layout *l = &kc_layouts[t->type];
 	const uint8_t *group = t->data + t->group_bytes * (row / KC_LANES);
-	uint32_t lane = row % KC_LANES, n_blocks = t->cols / KC_BLOCK;
+	uint32_t lane = row % KC_LANES;
 
-	switch (t->type) {
-	case KB_Q8_0: row_q8(group, lane, n_blocks, y); break;
-	case KB_Q4_0: row_q4(group, lane, n_blocks, false, y); break;
-	case KB_Q4_1: row_q4(group, lane, n_blocks, true, y); break;
-	default: row_elements(t, group, lane, y);
+	if (!kc_type_quantized(t->type)) {
+		row_elements(t, group, lane, y);
+		return;
 	}
+	for (uint32_t k = 0; k < t->cols; k += l->weights, group += kc_block_bytes(l))
+		row_block(t->type, group, lane, y + k);
 }

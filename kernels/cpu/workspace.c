@@ -53,6 +53,7 @@ static void carve_rows(struct carve *c, struct kc_rows *r, uint64_t n, uint32_t 
 	r->f = carve(c, n * cols, sizeof(float));
 	r->q = carve(c, n * cols, 1);
 	r->d = carve(c, n * (cols / KC_HALF), sizeof(float));
+	r->h = carve(c, n * (cols / KC_HALF), sizeof(float));
 	r->s = carve(c, n * (cols / KC_BLOCK), sizeof(float));
 	r->q16 = carve(c, n * cols, sizeof(int16_t));
 	r->d16 = carve(c, n * (cols / KC_BLOCK), sizeof(float));

@@ -113,7 +113,7 @@ static inline void kc_quantize(const struct kc_level *level, unsigned forms, con
 			       size_t block, const float *x, uint32_t n)
 {
 	if (forms & KC_FORM_8)
-		level->quantize(x, n, r->q + block * KC_BLOCK, r->d + 2 * block, r->s + block);
+		level->quantize(x, n, r->q + block * KC_BLOCK, r->d + 2 * block, r->h + 2 * block, r->s + block);
 	if (forms & KC_FORM_16)
 		level->quantize16(x, n, r->q16 + block * KC_BLOCK, r->d16 + block);
 }

@@ -62,16 +62,54 @@ static inline void assert_same_floats(const float *a, const float *b, size_t n, 
 	}
 }
 
+/*
+ * Blocks as GGUF has them, written down apart from the backend's own table: where
+ * d and m lie, and the largest factors of theirs in a weight.
+ */
+struct test_type {
+	enum kb_type type;
+	const char *name;
+	uint32_t weights, bytes;
+	int d, m;		/* offsets; -1: none */
+	float d_factor, m_factor;
+};
+
+static const struct test_type test_types[] = {
+	{ KB_F32, "F32", 1, 4, -1, -1, 0, 0 },
+	{ KB_F16, "F16", 1, 2, -1, -1, 0, 0 },
+	{ KB_BF16, "BF16", 1, 2, -1, -1, 0, 0 },
+	{ KB_Q4_0, "Q4_0", 32, 18, 0, -1, 15 + 8, 0 },
+	{ KB_Q4_1, "Q4_1", 32, 20, 0, 2, 15, 1 },
+	{ KB_Q5_0, "Q5_0", 32, 22, 0, -1, 31 + 16, 0 },
+	{ KB_Q5_1, "Q5_1", 32, 24, 0, 2, 31, 1 },
+	{ KB_Q8_0, "Q8_0", 32, 34, 0, -1, 128, 0 },
+	{ KB_Q2_K, "Q2_K", 256, 84, 80, 82, 15 * 3, 15 },
+	{ KB_Q3_K, "Q3_K", 256, 110, 108, -1, 32 * (7 + 4), 0 },
+	{ KB_Q4_K, "Q4_K", 256, 144, 0, 2, 63 * 15, 63 },
+	{ KB_Q5_K, "Q5_K", 256, 176, 0, 2, 63 * 31, 63 },
+	{ KB_Q6_K, "Q6_K", 256, 210, 208, -1, 128 * 32, 0 },
+	{ KB_IQ4_NL, "IQ4_NL", 32, 18, 0, -1, 127, 0 },
+	{ KB_IQ4_XS, "IQ4_XS", 256, 136, 0, -1, 32 * 127, 0 },
+};
+#define N_TEST_TYPES (sizeof(test_types) / sizeof(test_types[0]))
+#define FIRST_BLOCK_TYPE 3
+
+static inline const struct test_type *test_type(enum kb_type type)
+{
+	for (size_t i = 0; i < N_TEST_TYPES; i++) {
+		if (test_types[i].type == type)
+			return &test_types[i];
+	}
+	fail_msg("type %d", (int)type);
+	return NULL;
+}
+
 static inline size_t row_bytes(enum kb_type type, uint32_t cols)
 {
-	switch (type) {
-	case KB_F32: return (size_t)cols * 4;
-	case KB_F16:
-	case KB_BF16: return (size_t)cols * 2;
-	case KB_Q4_0: return (size_t)cols / 32 * 18;
-	case KB_Q4_1: return (size_t)cols / 32 * 20;
-	default: return (size_t)cols / 32 * 34;
-	}
+	const struct test_type *t = test_type(type);
+
+	assert_int_equal(cols % t->weights, 0);
+	return (size_t)cols / t->weights * t->bytes;
 }
 
 static inline uint8_t *put_f16(uint8_t *p, float f)
@@ -85,8 +123,9 @@ static inline uint8_t *put_f16(uint8_t *p, float f)
 /* Rows in GGUF's layout, weights of about the given size. */
 static inline uint8_t *random_rows(uint64_t *rng, enum kb_type type, uint32_t rows, uint32_t cols, float scale)
 {
-	size_t n = (size_t)rows * cols, bytes = rows * row_bytes(type, cols);
-	uint8_t *data = must(malloc(bytes)), *p = data;
+	const struct test_type *t = test_type(type);
+	size_t n = (size_t)rows * cols;
+	uint8_t *data = must(malloc(rows * row_bytes(type, cols))), *p = data;
 
 	if (type == KB_F32 || type == KB_F16 || type == KB_BF16) {
 		for (size_t i = 0; i < n; i++) {
@@ -102,16 +141,16 @@ static inline uint8_t *random_rows(uint64_t *rng, enum kb_type type, uint32_t ro
 		}
 		return data;
 	}
-	for (size_t b = 0; b < n / 32; b++) {
-		float d = rng_float(rng, scale) / (type == KB_Q8_0 ? 127 : 8);
+	for (size_t b = 0; b < n / t->weights; b++, p += t->bytes) {
+		float d = rng_float(rng, scale) / t->d_factor;
 
-		p = put_f16(p, d);
-		if (type == KB_Q4_1)
-			p = put_f16(p, -8 * d + rng_float(rng, scale) / 8);
-		for (int i = 0; i < (type == KB_Q8_0 ? 32 : 16); i++)
-			*p++ = (uint8_t)rng_next(rng);
+		for (uint32_t i = 0; i < t->bytes; i++)
+			p[i] = (uint8_t)rng_next(rng);
+		put_f16(p + t->d, d);
+		/* Weights of both signs. */
+		if (t->m >= 0)
+			put_f16(p + t->m, (t->weights == 32 ? -0.5f : 0.5f) * d * t->d_factor / t->m_factor);
 	}
-	assert_ptr_equal(p, data + bytes);
 	return data;
 }
 

@@ -38,7 +38,7 @@ static inline float *copy_floats(const float *x, size_t n)
 struct quantized {
 	int8_t q[2048];
 	int16_t q16[2048];
-	float d[128], s[64], d16[64];
+	float d[128], h[128], s[64], d16[64];
 };
 
 static inline void check_quantize_row(const struct kc_level *level, const float *x, uint32_t n)
@@ -47,14 +47,15 @@ static inline void check_quantize_row(const struct kc_level *level, const float 
 
 	memset(&a, 1, sizeof(a));
 	memset(&b, 1, sizeof(b));
-	kc_level_c.quantize(x, n, a.q, a.d, a.s);
-	level->quantize(x, n, b.q, b.d, b.s);
+	kc_level_c.quantize(x, n, a.q, a.d, a.h, a.s);
+	level->quantize(x, n, b.q, b.d, b.h, b.s);
 	kc_level_c.quantize16(x, n, a.q16, a.d16);
 	level->quantize16(x, n, b.q16, b.d16);
 	assert_memory_equal(a.q, b.q, sizeof(a.q));
 	assert_memory_equal(a.q16, b.q16, sizeof(a.q16));
 	assert_same_floats(a.d16, b.d16, 64, "quantize16 d");
 	assert_same_floats(a.d, b.d, 128, "quantize d");
+	assert_same_floats(a.h, b.h, 128, "quantize h");
 	assert_same_floats(a.s, b.s, 64, "quantize s");
 }
 
@@ -169,9 +170,6 @@ static inline void check_store_f16(const struct kc_level *level)
 
 /* --- products ------------------------------------------------------------------- */
 
-static const enum kb_type matrix_types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
-#define N_MATRIX_TYPES (sizeof(matrix_types) / sizeof(matrix_types[0]))
-
 static inline void rows_init(struct kc_rows *r, const float *x, uint32_t n_rows, uint32_t cols)
 {
 	size_t n = (size_t)n_rows * cols;
@@ -180,10 +178,11 @@ static inline void rows_init(struct kc_rows *r, const float *x, uint32_t n_rows,
 	r->f = copy_floats(x, n);
 	r->q = must(malloc(n));
 	r->d = must(malloc(n / 16 * sizeof(float)));
+	r->h = must(malloc(n / 16 * sizeof(float)));
 	r->s = must(malloc(n / 32 * sizeof(float)));
 	r->q16 = must(malloc(n * sizeof(*r->q16)));
 	r->d16 = must(malloc(n / 32 * sizeof(float)));
-	kc_level_c.quantize(x, (uint32_t)n, r->q, r->d, r->s);
+	kc_level_c.quantize(x, (uint32_t)n, r->q, r->d, r->h, r->s);
 	kc_level_c.quantize16(x, (uint32_t)n, r->q16, r->d16);
 }
 
@@ -192,6 +191,7 @@ static inline void rows_deinit(struct kc_rows *r)
 	free(r->f);
 	free(r->q);
 	free(r->d);
+	free(r->h);
 	free(r->s);
 	free(r->q16);
 	free(r->d16);
@@ -209,7 +209,7 @@ static inline void check_product(const struct kc_level *level, const struct kb_t
 		a[i] = b[i] = -12345;
 	kc_level_c.product(w, 0, w->n_groups, in, row0, n_rows, a, stride);
 	level->product(w, 0, w->n_groups, in, row0, n_rows, b, stride);
-	snprintf(what, sizeof(what), "product, type %d, %u x %u, %u rows", w->type, w->rows, w->cols, n_rows);
+	snprintf(what, sizeof(what), "product, %s, %u x %u, %u rows", test_type(w->type)->name, w->rows, w->cols, n_rows);
 	assert_same_floats(a, b, n + 1, what);
 	/* A part of the groups gives that part of the output. */
 	if (w->n_groups > 1) {
@@ -221,75 +221,96 @@ static inline void check_product(const struct kc_level *level, const struct kb_t
 	free(b);
 }
 
+/* n_rows: 1 .. max_rows */
+static inline void check_shape(const struct kc_level *level, struct kb_backend *be, uint64_t *rng, enum kb_type type,
+			       uint32_t rows, uint32_t cols, uint32_t max_rows)
+{
+	struct kb_tensor *w = random_matrix(be, rng, type, rows, cols, 1);
+	float *x = wild_floats(rng, (size_t)(max_rows + 1) * cols, false);
+	struct kc_rows in;
+
+	rows_init(&in, x, max_rows + 1, cols);
+	for (uint32_t n = 1; n <= max_rows; n++)
+		check_product(level, w, &in, max_rows + 1 - n, n);
+	rows_deinit(&in);
+	free(x);
+	be->ops->tensor_free(be, w);
+}
+
 static inline void check_products(const struct kc_level *level)
 {
-	static const uint32_t shapes[][2] = {
-		{ 1, 32 }, { 16, 64 }, { 17, 96 }, { 31, 32 }, { 64, 576 }, { 49, 1536 },
+	/* Columns are counted in blocks of 32, or of 256 where the type has such. */
+	static const uint32_t shapes[][3] = {
+		{ 1, 1, 19 }, { 16, 2, 9 }, { 17, 3, 19 }, { 31, 1, 9 }, { 64, 18, 9 }, { 49, 5, 9 },
 	};
 	struct kb_backend *be = open_level("c", 1);
 	uint64_t rng = 6;
 
-	for (size_t t = 0; t < N_MATRIX_TYPES; t++) {
-		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
-			uint32_t cols = shapes[i][1];
-			struct kb_tensor *w = random_matrix(be, &rng, matrix_types[t], shapes[i][0], cols, 1);
-			float *x = wild_floats(&rng, 20 * cols, false);
-			struct kc_rows in;
+	for (size_t t = 0; t < N_TEST_TYPES; t++) {
+		uint32_t block = test_types[t].weights > 32 ? test_types[t].weights : 32;
 
-			rows_init(&in, x, 20, cols);
-			for (uint32_t n = 1; n <= 19; n++)
-				check_product(level, w, &in, 20 - n, n);
-			rows_deinit(&in);
-			free(x);
-			be->ops->tensor_free(be, w);
+		for (size_t i = 0; i < sizeof(shapes) / sizeof(shapes[0]); i++) {
+			const uint32_t *s = shapes[i];
+
+			if (block == 256 && s[1] > 5)
+				continue;
+			check_shape(level, be, &rng, test_types[t].type, s[0], s[1] * block, s[2]);
 		}
 	}
 	be->ops->close(be);
 }
 
-/* Quants at their extremes, which is where narrow accumulators would saturate. */
+/* Activations whose quants are all the largest, all the smallest, alternating, and of mixed signs. */
+static inline void extreme_rows(struct kc_rows *in, uint32_t cols)
+{
+	float *x = must(malloc(4 * cols * sizeof(*x)));
+
+	for (uint32_t k = 0; k < cols; k++) {
+		x[k] = 1;
+		x[cols + k] = -1;
+		x[2 * cols + k] = k % 2 ? 1 : -1;
+		x[3 * cols + k] = k * 7 % 5 > 2 ? 1 : -1;
+	}
+	rows_init(in, x, 4, cols);
+	assert_int_equal(in->q[0], 127);
+	assert_int_equal(in->q[cols], -127);
+	assert_int_equal(in->q16[0], 32767);
+	assert_int_equal(in->q16[cols], -32767);
+	free(x);
+}
+
+/* Every byte of a block at its extremes, which is where narrow accumulators would saturate. */
 static inline void check_saturation(const struct kc_level *level)
 {
-	static const uint8_t quants[] = { 0xff, 0x00, 0x80, 0x7f, 0x81, 0x0f, 0xf0 };
-	enum { ROWS = 16, COLS = 256 };
+	static const uint8_t bytes[] = { 0xff, 0x00, 0x80, 0x7f, 0x81, 0x0f, 0xf0, 0xaa, 0x55 };
+	enum { ROWS = 16, COLS = 512 };
 	struct kb_backend *be = open_level("c", 1);
+	struct kc_rows in;
 
-	for (size_t t = 3; t < N_MATRIX_TYPES; t++) {
-		for (size_t i = 0; i < sizeof(quants); i++) {
-			size_t n = ROWS * row_bytes(matrix_types[t], COLS), block = row_bytes(matrix_types[t], 32);
-			uint8_t *data = must(malloc(n));
+	extreme_rows(&in, COLS);
+	for (size_t i = FIRST_BLOCK_TYPE; i < N_TEST_TYPES; i++) {
+		const struct test_type *t = &test_types[i];
+		size_t n = ROWS * row_bytes(t->type, COLS);
+		uint8_t *data = must(malloc(n));
+
+		for (size_t j = 0; j < sizeof(bytes); j++) {
 			struct kb_tensor *w;
-			struct kc_rows in;
-			float x[4 * COLS];
 
-			memset(data, quants[i], n);
-			for (size_t at = 0; at < n; at += block) {
-				uint8_t *p = put_f16(data + at, 1);
-
-				if (matrix_types[t] == KB_Q4_1)
-					put_f16(p, -3);
+			memset(data, bytes[j], n);
+			for (size_t at = 0; at < n; at += t->bytes) {
+				put_f16(data + at + t->d, 1);
+				if (t->m >= 0)
+					put_f16(data + at + t->m, -3);
 			}
-			/* All 127, all -127, alternating, and random signs. */
-			for (int k = 0; k < COLS; k++) {
-				x[k] = 1;
-				x[COLS + k] = -1;
-				x[2 * COLS + k] = k % 2 ? 1 : -1;
-				x[3 * COLS + k] = k * 7 % 5 > 2 ? 1 : -1;
-			}
-			w = make_matrix(be, matrix_types[t], ROWS, COLS, data);
-			rows_init(&in, x, 4, COLS);
-			assert_int_equal(in.q[0], 127);
-			assert_int_equal(in.q[COLS], -127);
-			assert_int_equal(in.q16[0], 32767);
-			assert_int_equal(in.q16[COLS], -32767);
+			w = make_matrix(be, t->type, ROWS, COLS, data);
 			check_product(level, w, &in, 0, 4);
 			check_product(level, w, &in, 0, 1);
 			check_product(level, w, &in, 2, 2);
-			rows_deinit(&in);
 			be->ops->tensor_free(be, w);
-			free(data);
 		}
+		free(data);
 	}
+	rows_deinit(&in);
 	be->ops->close(be);
 }
 

@@ -63,6 +63,16 @@ static inline simde__m512i test_cvtepu16_epi32(__m256i v)
 			_mm256_cvtepu16_epi32(_mm256_extracti128_si256(v, 1)));
 }
 
+static inline simde__m512i test_cvtepu8_epi32(__m128i v)
+{
+	return join_int(_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8)));
+}
+
+static inline simde__m512i test_cvtepi8_epi32(__m128i v)
+{
+	return join_int(_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8)));
+}
+
 static inline simde__m512i test_cvtps_epi32(simde__m512 v)
 {
 	return join_int(_mm256_cvtps_epi32(half_ps(v, 0)), _mm256_cvtps_epi32(half_ps(v, 1)));
@@ -102,6 +112,8 @@ static inline __m256i test_cvtepi32_epi16(simde__m512i v)
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtps_ph
 #undef _mm512_cvtepu16_epi32
+#undef _mm512_cvtepu8_epi32
+#undef _mm512_cvtepi8_epi32
 #undef _mm512_cvtps_epi32
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi32_epi8
@@ -114,6 +126,8 @@ static inline __m256i test_cvtepi32_epi16(simde__m512i v)
 #define _mm512_cvtph_ps(v) test_cvtph_ps(v)
 #define _mm512_cvtps_ph(v, mode) test_cvtps_ph(v)
 #define _mm512_cvtepu16_epi32(v) test_cvtepu16_epi32(v)
+#define _mm512_cvtepu8_epi32(v) test_cvtepu8_epi32(v)
+#define _mm512_cvtepi8_epi32(v) test_cvtepi8_epi32(v)
 #define _mm512_cvtps_epi32(v) test_cvtps_epi32(v)
 #define _mm512_cvtepi32_ps(v) test_cvtepi32_ps(v)
 #define _mm512_cvtepi32_epi8(v) test_cvtepi32_epi8(v)

@@ -78,7 +78,12 @@ static void test_tensor_refused(void **state)
 	assert_int_equal(try_tensor(be, KB_Q4_1, KB_USE_MATRIX, 16, 48), -EINVAL);
 	assert_int_equal(try_tensor(be, KB_F32, KB_USE_MATRIX, UINT32_MAX, 32), -EINVAL);
 	assert_int_equal(try_tensor(be, KB_F32, KB_USE_MATRIX, 1, UINT32_MAX - 31), -EINVAL);
-	assert_int_equal(try_tensor(be, 7, KB_USE_MATRIX, 16, 64), -ENOTSUP);
+	assert_int_equal(try_tensor(be, 9, KB_USE_MATRIX, 16, 64), -ENOTSUP);
+	assert_int_equal(try_tensor(be, 31, KB_USE_MATRIX, 16, 64), -ENOTSUP);
+	assert_int_equal(try_tensor(be, UINT32_MAX, KB_USE_MATRIX, 16, 64), -ENOTSUP);
+	assert_int_equal(try_tensor(be, KB_Q4_K, KB_USE_MATRIX, 16, 512), 0);
+	assert_int_equal(try_tensor(be, KB_Q4_K, KB_USE_MATRIX, 16, 288), -EINVAL);
+	assert_int_equal(try_tensor(be, KB_IQ4_XS, KB_USE_MATRIX, 16, 32), -EINVAL);
 	assert_int_equal(try_tensor(be, KB_Q4_0, KB_USE_VECTOR, 1, 64), -ENOTSUP);
 	assert_int_equal(try_tensor(be, KB_F32, KB_USE_VECTOR, 2, 64), -EINVAL);
 	assert_int_equal(try_tensor(be, KB_F32, 9, 1, 64), -EINVAL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Plain C, the oracle of the other levels, against arithmetic in double on
- * weights that this test decodes from GGUF's layout itself.
+ * Plain C, the oracle of the other levels, against arithmetic in double.  That
+ * the weights are those of the file is test-blocks.c's.
  */
 #include <math.h>
 
@@ -106,14 +106,14 @@ static void test_quantize(void **state)
 	uint64_t rng = 1;
 
 	for (int n = 0; n < 2000; n++) {
-		float x[32], d[2], s, d16;
+		float x[32], d[2], h[2], s, d16;
 		double sum[2] = { 0 };
 		int16_t q16[32];
 		int8_t q[32];
 
 		for (int k = 0; k < 32; k++)
 			x[k] = rng_float(&rng, ldexpf(1, n % 40 - 20));
-		kc_level_c.quantize(x, 32, q, d, &s);
+		kc_level_c.quantize(x, 32, q, d, h, &s);
 		for (int k = 0; k < 32; k++) {
 			double scale = (double)d[k / 16];
 
@@ -121,6 +121,8 @@ static void test_quantize(void **state)
 			assert_true(fabs((double)x[k] - scale * q[k]) <= (0.5 + 1e-4) * scale);
 			sum[k / 16] += scale * q[k];
 		}
+		assert_true(fabs((double)h[0] - sum[0]) <= EPS * fabs(sum[0]));
+		assert_true(fabs((double)h[1] - sum[1]) <= EPS * fabs(sum[1]));
 		assert_true(fabs((double)s - sum[0] - sum[1]) <= 2 * EPS * (fabs(sum[0]) + fabs(sum[1])));
 		kc_level_c.quantize16(x, 32, q16, &d16);
 		assert_true(fabs((double)d16 - (double)largest(x, 32) / 32767) <= EPS * (double)d16);
@@ -139,131 +141,104 @@ static double read_f16(const uint8_t *p)
 	return f16_value((uint32_t)(p[0] | p[1] << 8));
 }
 
-static float read_f32(const uint8_t *p)
+/* The sum of the magnitudes that one output may be made of, over the activations' magnitude. */
+static double block_size(const struct test_type *t, const uint8_t *row, uint32_t k, double w)
 {
-	float f;
+	const uint8_t *block = row + (size_t)t->bytes * (k / t->weights);
 
-	memcpy(&f, p, sizeof(f));
-	return f;
+	if (t->d < 0)
+		return fabs(w);
+	return fabs(read_f16(block + t->d)) * (double)t->d_factor +
+	       (t->m < 0 ? 0 : fabs(read_f16(block + t->m)) * (double)t->m_factor);
 }
 
-/* Weight k of a row in GGUF's layout, exactly: scale * quant + offset. */
-static void decode(enum kb_type type, const uint8_t *row, uint32_t k, double *scale, double *quant, double *offset)
+static void check_output(const struct kb_tensor *w, uint32_t r, const uint8_t *row, const struct kc_rows *in,
+			 uint32_t i, float y)
 {
-	const uint8_t *block = row + row_bytes(type, 32) * (k / 32);
-
-	*quant = 1;
-	*offset = 0;
-	switch (type) {
-	case KB_F32: *scale = (double)read_f32(row + 4 * (size_t)k); return;
-	case KB_F16: *scale = read_f16(row + 2 * (size_t)k); return;
-	case KB_BF16:
-		*scale = (double)kc_bits_float((uint32_t)(row[2 * k] << 16) | (uint32_t)row[2 * k + 1] << 24);
-		return;
-	default: *scale = read_f16(block);
-	}
-	k %= 32;
-	if (type == KB_Q8_0) {
-		*quant = (int8_t)block[2 + k];
-		return;
-	}
-	*quant = block[(type == KB_Q4_1 ? 4 : 2) + k % 16] >> (k < 16 ? 0 : 4) & 15;
-	*offset = type == KB_Q4_1 ? read_f16(block + 2) : -8 * *scale;
-}
-
-static void check_output(enum kb_type type, const uint8_t *row, const struct kc_rows *in, uint32_t i, float y)
-{
-	double sum = 0, size = 0;
 	static const int order[4] = { 0, 2, 1, 3 };
-	uint32_t n_terms = kc_type_quantized(type) ? 3 * (in->cols / 32) : in->cols;
+	const struct test_type *t = test_type(w->type);
+	unsigned forms = kc_type_forms(w->type);
+	uint32_t n_terms = forms ? 4 * (in->cols / 32) : in->cols;
+	float *weights = must(malloc(in->cols * sizeof(*weights)));
+	double sum = 0, size = 0;
 
+	kc_tensor_row(w, r, weights);
 	for (uint32_t k = 0; k < in->cols; k++) {
-		double scale, quant, offset, x;
 		size_t at = (size_t)i * in->cols + k, place = at / 4 * 4 + (size_t)order[at % 4];
+		double x = (double)in->f[at];
 
-		decode(type, row, k, &scale, &quant, &offset);
-		if (type == KB_Q8_0)
+		if (forms == KC_FORM_16)
 			x = (double)in->d16[at / 32] * in->q16[place];
-		else
-			x = kc_type_quantized(type) ? (double)in->d[at / 16] * in->q[at] : (double)in->f[at];
-		sum += (scale * quant + offset) * x;
-		size += (fabs(scale * quant) + fabs(offset)) * fabs(x);
+		else if (forms == KC_FORM_8)
+			x = (double)in->d[at / 16] * in->q[at];
+		sum += (double)weights[k] * x;
+		size += block_size(t, row, k, (double)weights[k]) * fabs(x);
 	}
-	/* Each of the terms is rounded once as it is added, and a scale or two before. */
-	assert_true(fabs((double)y - sum) <= (n_terms + 3) * EPS * size);
+	/* Each of the terms is rounded once as it is added, the weights and a scale or two before. */
+	if (!(fabs((double)y - sum) <= (n_terms + 4) * EPS * size))
+		fail_msg("%s, row %u: %.9g, not %.9g", t->name, r, (double)y, sum);
+	free(weights);
+}
+
+static void rows_init(struct kc_rows *in, uint64_t *rng, uint32_t n, uint32_t cols)
+{
+	size_t count = (size_t)n * cols;
+
+	*in = (struct kc_rows){
+		.cols = cols, .f = random_floats(rng, count, 2), .q = must(malloc(count)),
+		.d = must(malloc(count)), .h = must(malloc(count)), .s = must(malloc(count)),
+		.q16 = must(malloc(count * sizeof(*in->q16))), .d16 = must(malloc(count)),
+	};
+	kc_level_c.quantize(in->f, (uint32_t)count, in->q, in->d, in->h, in->s);
+	kc_level_c.quantize16(in->f, (uint32_t)count, in->q16, in->d16);
+}
+
+static void rows_deinit(struct kc_rows *in)
+{
+	free(in->f);
+	free(in->q);
+	free(in->d);
+	free(in->h);
+	free(in->s);
+	free(in->q16);
+	free(in->d16);
+}
+
+static void check_product(struct kb_backend *be, uint64_t *rng, enum kb_type type, uint32_t rows, uint32_t cols)
+{
+	enum { N = 3 };
+	uint8_t *data = random_rows(rng, type, rows, cols, 1);
+	struct kb_tensor *w = make_matrix(be, type, rows, cols, data);
+	size_t stride = (size_t)w->n_groups * 16;
+	float *y = must(malloc(sizeof(*y) * N * stride));
+	struct kc_rows in;
+
+	rows_init(&in, rng, N, cols);
+	kc_level_c.product(w, 0, w->n_groups, &in, 0, N, y, stride);
+	for (uint32_t i = 0; i < N; i++) {
+		for (uint32_t r = 0; r < rows; r++)
+			check_output(w, r, data + row_bytes(type, cols) * r, &in, i, y[i * stride + r]);
+		/* Rows that only fill up a group are zero. */
+		for (size_t r = rows; r < stride; r++)
+			assert_true(y[i * stride + r] == 0);
+	}
+	free(data);
+	free(y);
+	rows_deinit(&in);
+	be->ops->tensor_free(be, w);
 }
 
 static void test_product(void **state)
 {
-	static const enum kb_type types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
-	static const uint32_t shapes[][2] = { { 1, 32 }, { 16, 64 }, { 33, 576 }, { 70, 96 } };
+	static const uint32_t shapes[][2] = { { 1, 1 }, { 16, 2 }, { 33, 18 }, { 70, 3 } };
 	struct kb_backend *be = open_level("c", 1);
 	uint64_t rng = 3;
-	enum { N = 3 };
 
-	for (size_t t = 0; t < 6; t++) {
-		for (size_t s = 0; s < 4; s++) {
-			uint32_t rows = shapes[s][0], cols = shapes[s][1];
-			uint8_t *data = random_rows(&rng, types[t], rows, cols, 1);
-			struct kb_tensor *w = make_matrix(be, types[t], rows, cols, data);
-			struct kc_rows in = {
-				.cols = cols, .f = random_floats(&rng, N * cols, 2), .q = must(malloc(N * cols)),
-				.d = must(malloc(N * cols)), .s = must(malloc(N * cols)),
-				.q16 = must(malloc(N * cols * sizeof(*in.q16))), .d16 = must(malloc(N * cols)),
-			};
-			float *y = must(malloc(sizeof(*y) * N * (rows + 15)));
-			size_t stride = (size_t)w->n_groups * 16;
+	for (size_t t = 0; t < N_TEST_TYPES; t++) {
+		uint32_t block = test_types[t].weights > 32 ? test_types[t].weights : 32;
 
-			kc_level_c.quantize(in.f, N * cols, in.q, in.d, in.s);
-			kc_level_c.quantize16(in.f, N * cols, in.q16, in.d16);
-			kc_level_c.product(w, 0, w->n_groups, &in, 0, N, y, stride);
-			for (uint32_t i = 0; i < N; i++) {
-				for (uint32_t r = 0; r < rows; r++)
-					check_output(types[t], data + row_bytes(types[t], cols) * r, &in, i,
-						     y[i * stride + r]);
-				/* Rows that only fill up a group are zero. */
-				for (size_t r = rows; r < stride; r++)
-					assert_true(y[i * stride + r] == 0);
-			}
-			free(data);
-			free(y);
-			free(in.f);
-			free(in.q);
-			free(in.d);
-			free(in.s);
-			free(in.q16);
-			free(in.d16);
-			be->ops->tensor_free(be, w);
-		}
-	}
-	be->ops->close(be);
-}
-
-static void test_tensor_row(void **state)
-{
-	static const enum kb_type types[] = { KB_F32, KB_F16, KB_BF16, KB_Q4_0, KB_Q4_1, KB_Q8_0 };
-	struct kb_backend *be = open_level("c", 1);
-	uint64_t rng = 4;
-	enum { ROWS = 37, COLS = 96 };
-
-	for (size_t t = 0; t < 6; t++) {
-		uint8_t *data = random_rows(&rng, types[t], ROWS, COLS, 1);
-		struct kb_tensor *w = make_matrix(be, types[t], ROWS, COLS, data);
-
-		for (uint32_t r = 0; r < ROWS; r++) {
-			float y[COLS];
-
-			kc_tensor_row(w, r, y);
-			for (uint32_t k = 0; k < COLS; k++) {
-				double scale, quant, offset, exact;
-
-				decode(types[t], data + row_bytes(types[t], COLS) * r, k, &scale, &quant, &offset);
-				exact = scale * quant + offset;
-				assert_true(fabs((double)y[k] - exact) <= EPS * fabs(exact));
-			}
-		}
-		free(data);
-		be->ops->tensor_free(be, w);
+		for (size_t s = 0; s < 4; s++)
+			check_product(be, &rng, test_types[t].type, shapes[s][0], shapes[s][1] * block);
 	}
 	be->ops->close(be);
 }
@@ -508,7 +483,6 @@ int main(void)
 		cmocka_unit_test(test_activation),
 		cmocka_unit_test(test_quantize),
 		cmocka_unit_test(test_product),
-		cmocka_unit_test(test_tensor_row),
 		cmocka_unit_test(test_transformer),
 	};
 
