@@ -62,8 +62,15 @@ INLINE vi vi_lookup(const int8_t table[16], vi a)
 }
 
 /* VW bytes as integers. */
-INLINE vi vi_load_u8(const uint8_t *p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
-INLINE vi vi_load_i8(const uint8_t *p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)p)); }
+INLINE vi vi_load_u8(const void *p)
+{
+	return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+
+INLINE vi vi_load_i8(const void *p)
+{
+	return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
 
 INLINE vf vf_load_f16(const void *p)
 {

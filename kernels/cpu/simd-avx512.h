@@ -55,8 +55,15 @@ INLINE vi vi_lookup(const int8_t table[16], vi a)
 	return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(t), a);
 }
 
-INLINE vi vi_load_u8(const uint8_t *p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
-INLINE vi vi_load_i8(const uint8_t *p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+INLINE vi vi_load_u8(const void *p)
+{
+	return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+
+INLINE vi vi_load_i8(const void *p)
+{
+	return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
 
 INLINE vf vf_load_f16(const void *p)
 {

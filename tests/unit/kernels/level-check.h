@@ -209,7 +209,8 @@ static inline void check_product(const struct kc_level *level, const struct kb_t
 		a[i] = b[i] = -12345;
 	kc_level_c.product(w, 0, w->n_groups, in, row0, n_rows, a, stride);
 	level->product(w, 0, w->n_groups, in, row0, n_rows, b, stride);
-	snprintf(what, sizeof(what), "product, %s, %u x %u, %u rows", test_type(w->type)->name, w->rows, w->cols, n_rows);
+	snprintf(what, sizeof(what), "product, %s, %u x %u, %u rows", test_type(w->type)->name, w->rows,
+		 w->cols, n_rows);
 	assert_same_floats(a, b, n + 1, what);
 	/* A part of the groups gives that part of the output. */
 	if (w->n_groups > 1) {
@@ -222,8 +223,8 @@ static inline void check_product(const struct kc_level *level, const struct kb_t
 }
 
 /* n_rows: 1 .. max_rows */
-static inline void check_shape(const struct kc_level *level, struct kb_backend *be, uint64_t *rng, enum kb_type type,
-			       uint32_t rows, uint32_t cols, uint32_t max_rows)
+static inline void check_shape(const struct kc_level *level, struct kb_backend *be, uint64_t *rng,
+			       enum kb_type type, uint32_t rows, uint32_t cols, uint32_t max_rows)
 {
 	struct kb_tensor *w = random_matrix(be, rng, type, rows, cols, 1);
 	float *x = wild_floats(rng, (size_t)(max_rows + 1) * cols, false);
