@@ -50,6 +50,7 @@ struct recognition {
 	struct jinja_source source;
 	struct jinja_buffer out, heap, expected;
 	char *bos, *eos;
+	size_t n_steps;		/* of all evaluations */
 	const char *prefix;	/* text before the first turn; one of "" and bos */
 	char *head;		/* text before the first turn where the first role is not system */
 	size_t n_head;
@@ -94,7 +95,7 @@ static bool put_turns(struct jinja_buffer *b, const char *const *conversation, s
 static int evaluate(struct recognition *c, const char *const *conversation, size_t n, bool none_given)
 {
 	struct jinja_input input = { .roles = conversation, .n_messages = n, .bos = c->bos, .eos = c->eos,
-				     .none_given = none_given };
+				     .n_steps = &c->n_steps, .none_given = none_given };
 
 	return jinja_eval(&c->source, &input, &c->out, &c->heap);
 }

@@ -34,11 +34,14 @@ static int print_value(struct jinja_run *e)
 	return v.kind == VALUE_STRING ? jinja_append(e->out, v.text, v.n) : JINJA_E_UNSUPPORTED;
 }
 
-static void skip_tag(struct jinja_run *e)
+static int skip_tag(struct jinja_run *e)
 {
+	size_t from = e->at;
+
 	while (e->tokens[e->at].kind != JINJA_TAG_END)
 		e->at++;
 	e->at++;
+	return jinja_charge_tokens(e, from) ? 0 : JINJA_E_UNSUPPORTED;
 }
 
 /* e->at is at the if; afterwards behind the endif. */
@@ -46,8 +49,11 @@ static int run_if(struct jinja_run *e)
 {
 	uint32_t branch = (uint32_t)e->at, last = branch;
 
-	while (e->tokens[last].tag != JINJA_ENDIF)
+	while (e->tokens[last].tag != JINJA_ENDIF) {
 		last = e->tokens[last].next;
+		if (!jinja_charge(e, 0))
+			return JINJA_E_UNSUPPORTED;
+	}
 	while (branch != last) {
 		const struct jinja_token *tag = &e->tokens[branch];
 		struct jinja_value v = jinja_bool(true);
@@ -72,8 +78,7 @@ static int run_if(struct jinja_run *e)
 		branch = tag->next;
 	}
 	e->at = last;
-	skip_tag(e);
-	return 0;
+	return skip_tag(e);
 }
 
 /* for NAME in messages */
@@ -103,9 +108,10 @@ static int run_for(struct jinja_run *e)
 			r = run(e, end);
 		e->n_variables = n_variables;
 	}
+	if (r)
+		return r;
 	e->at = end;
-	skip_tag(e);
-	return r;
+	return skip_tag(e);
 }
 
 /* set NAME = EXPRESSION */
@@ -129,7 +135,7 @@ static int run(struct jinja_run *e, size_t end)
 		const struct jinja_token *t = &e->tokens[e->at];
 		int r = JINJA_E_UNSUPPORTED;
 
-		if (++e->n_steps > JINJA_MAX_STEPS)
+		if (!jinja_charge(e, t->n))
 			return JINJA_E_UNSUPPORTED;
 		if (t->kind == JINJA_TEXT) {
 			e->at++;

@@ -16,7 +16,8 @@
  * loops, of any other message; it can't depend on a count or a number.
  * chat-template.c relies on that.
  *
- * Work is bounded by JINJA_MAX_STEPS, memory by the caller's buffers.
+ * Work is bounded by JINJA_MAX_STEPS over all evaluations of one template, memory by the
+ * caller's buffers.
  */
 #ifndef KVD_JINJA_EVAL_H
 #define KVD_JINJA_EVAL_H
@@ -26,7 +27,7 @@
 
 #include "daemon/model/jinja-lexer.h"
 
-#define JINJA_MAX_STEPS 200000
+#define JINJA_MAX_STEPS 2000000	/* tokens walked over; real templates take some hundred thousand at most */
 #define JINJA_MAX_MESSAGES 8
 
 /* What stands for the content of message i in the output: three bytes that no template can write. */
@@ -36,6 +37,7 @@ struct jinja_input {
 	const char *const *roles;	/* [n_messages] */
 	size_t n_messages;		/* at most JINJA_MAX_MESSAGES */
 	const char *bos, *eos;		/* texts of the tokens; NULL: undefined */
+	size_t *n_steps;		/* taken so far; goes on from evaluation to evaluation */
 	bool none_given;		/* tools and documents are given as none, not undefined */
 };
 

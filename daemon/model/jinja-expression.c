@@ -152,6 +152,8 @@ static int parse_comparison(struct jinja_run *e, struct jinja_value *v)
 		return 0;
 	e->at++;
 	r = parse_joined(e, &right, "+");
+	if (r == 0 && !e->skipping && !jinja_charge(e, v->kind == VALUE_STRING ? v->n : 0))
+		r = JINJA_E_UNSUPPORTED;
 	if (r == 0 && !e->skipping)
 		r = jinja_equal(v, &right, &result);
 	*v = jinja_bool(result != negated);
@@ -208,7 +210,7 @@ static int parse_expression(struct jinja_run *e, struct jinja_value *v)
 {
 	int r;
 
-	if (e->depth == JINJA_MAX_DEPTH || ++e->n_steps > JINJA_MAX_STEPS)
+	if (e->depth == JINJA_MAX_DEPTH)
 		return JINJA_E_UNSUPPORTED;
 	e->depth++;
 	r = parse_logical(e, v, true);
@@ -218,8 +220,11 @@ static int parse_expression(struct jinja_run *e, struct jinja_value *v)
 
 int jinja_parse_to_end(struct jinja_run *e, enum jinja_token_kind end, struct jinja_value *v)
 {
+	size_t from = e->at;
 	int r = parse_expression(e, v);
 
+	if (r == 0 && !jinja_charge_tokens(e, from))
+		r = JINJA_E_UNSUPPORTED;
 	if (r)
 		return r;
 	return e->tokens[e->at++].kind == end ? 0 : JINJA_E_UNSUPPORTED;

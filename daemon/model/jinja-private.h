@@ -47,7 +47,6 @@ struct jinja_run {
 	struct jinja_buffer *out, *heap;
 	struct jinja_variable variables[JINJA_MAX_VARIABLES];	/* later ones hide earlier ones */
 	size_t n_variables;
-	unsigned n_steps;
 	int depth;
 	bool skipping;
 };
@@ -65,6 +64,23 @@ static inline struct jinja_value jinja_string(const char *text)
 static inline struct jinja_value jinja_bool(bool b)
 {
 	return (struct jinja_value){ .kind = VALUE_BOOL, .number = b };
+}
+
+/* Counts work of the size of n bytes; false if it was too much. */
+static inline bool jinja_charge(struct jinja_run *e, size_t n)
+{
+	*e->input->n_steps += 1 + n / 16;
+	return *e->input->n_steps <= JINJA_MAX_STEPS;
+}
+
+/* Counts the tokens that were walked over since from. */
+static inline bool jinja_charge_tokens(struct jinja_run *e, size_t from)
+{
+	bool ok = true;
+
+	for (size_t i = from; i < e->at; i++)
+		ok = jinja_charge(e, e->tokens[i].n);
+	return ok;
 }
 
 int jinja_append(struct jinja_buffer *b, const char *text, size_t n);

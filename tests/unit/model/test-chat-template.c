@@ -432,6 +432,11 @@ static void hostile_templates(void **state)
 	} cases[] = {
 		{ "{% for a in messages %}", "{% set x = 'x' %}", "{% endfor %}", 31 },
 		{ "{% for a in messages %}", "x", "{% endfor %}", 1000 },
+		/* Print nothing; each evaluation is short, all of them together are not. */
+		{ "{% for a in messages %}", "{% set z = a %}{% set z = a %}{% set z = a %}{% set z = a %}",
+		  "{% endfor %}", 5 },
+		{ "{% for a in messages %}", "{% set z = a == 'x' ~ 'y' ~ 'z' ~ 'x' ~ 'y' ~ 'z' ~ 'x' ~ 'y' %}",
+		  "{% endfor %}", 4 },
 		{ "{% if true %}", "", "{% endif %}", 1000 },
 		{ "{{ ", "(((((((((((((((((((((((((((((((((((((((((((((((((((1", "", 1 },
 		{ "{% if ", "(((((((((((((((((((((((((((((((((((((((((((((((((((1", "%}", 1 },
