@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "ipc/base/utf8.h"
+
 static bool to_journal;
 
 void log_init(void)
@@ -42,10 +44,8 @@ void log_write(int priority, const char *fmt, ...)
 	n = (size_t)head + (size_t)body;
 	if (n > sizeof(line) - 1)
 		n = sizeof(line) - 1;
-	for (size_t i = 0; i < n; i++) {
-		if ((unsigned char)line[i] < 0x20 || line[i] == 0x7f)
-			line[i] = '?';
-	}
+	/* Paths, and what others call themselves, may hold anything; a line of the log is one line. */
+	utf8_make_readable(line, n);
 	line[n++] = '\n';
 	/* A log that can't be written is nobody's error. */
 	if (write(STDERR_FILENO, line, n) < 0)

@@ -26,17 +26,12 @@ struct diag {
 
 #define DIAG_NULL ((struct diag){ "" })
 
-/* The first sentence stays: it was written closest to the cause. */
+/*
+ * The first sentence stays: it was written closest to the cause.  It is UTF-8
+ * without control characters, whatever was quoted in it.
+ */
 __attribute__((format(printf, 2, 3)))
-static inline void diag_write(struct diag *diag, const char *fmt, ...)
-{
-	if (diag && !diag->text[0]) {
-		va_list ap;
-		va_start(ap, fmt);
-		vsnprintf(diag->text, sizeof(diag->text), fmt, ap);
-		va_end(ap);
-	}
-}
+void diag_write(struct diag *diag, const char *fmt, ...);
 
 static inline int diag_err(int err)
 {

@@ -112,3 +112,16 @@ size_t utf8_complete(const uint8_t *p, size_t n)
 	}
 	return n;
 }
+
+void utf8_make_readable(char *text, size_t n)
+{
+	for (size_t i = 0; i < n;) {
+		const uint8_t *p = (const uint8_t *)text + i;
+		int len = utf8_scan(p, n - i);
+		size_t took = len > 0 ? (size_t)len : len < 0 ? (size_t)-len : n - i;
+
+		if (len <= 0 || *p < 0x20 || *p == 0x7f)
+			memset(text + i, '?', took);
+		i += took;
+	}
+}

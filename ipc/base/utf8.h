@@ -34,4 +34,7 @@ bool utf8_valid(const uint8_t *p, size_t n);
  */
 size_t utf8_complete(const uint8_t *p, size_t n);
 
+/* For people's eyes: replaces ASCII control characters and each byte of ill-formed sequences by '?'. */
+void utf8_make_readable(char *text, size_t n);
+
 #endif

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "ipc/base/checked.h"
+#include "ipc/base/error.h"
 #include "ipc/base/utf8.h"
 
 /* Table 3-7, "Well-Formed UTF-8 Byte Sequences": the rows as printed. */
@@ -231,6 +232,39 @@ static void long_texts(void **state)
 			check_whole(p + from, to - from);
 }
 
+static void made_readable(void **state)
+{
+	static const struct { const char *text, *want; } cases[] = {
+		{ "", "" }, { "plain", "plain" }, { "a\x1b[2J\n\x7f", "a?[2J??" },
+		{ "gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f" }, { "\xf0\x9f\x91\xa9", "\xf0\x9f\x91\xa9" },
+		{ "\xff" "a\xe2\x82" "b\xed\xa0\x80", "?a??b???" }, { "cut \xf0\x9f\x91", "cut ???" },
+		{ "\xc0\xaf", "??" },
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+		char text[32];
+
+		memcpy(text, cases[i].text, strlen(cases[i].text) + 1);
+		utf8_make_readable(text, strlen(text));
+		assert_string_equal(text, cases[i].want);
+	}
+}
+
+/* A sentence is text, whatever is quoted in it and wherever it is cut. */
+static void sentences(void **state)
+{
+	for (int n = 0; n < 300; n++) {
+		struct diag diag = DIAG_NULL;
+
+		assert_int_equal(diag_set(&diag, -EINVAL, "%*s \xff\n\xf0\x9f\x91\xa9\xc3\xbc", n, ""), -EINVAL);
+		assert_true(utf8_valid((const uint8_t *)diag.text, strlen(diag.text)));
+		assert_null(strchr(diag.text, '\n'));
+		diag_write(&diag, "later");
+		assert_null(strstr(diag.text, "later"));
+	}
+	diag_write(NULL, "to nobody");
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -239,6 +273,8 @@ int main(void)
 		cmocka_unit_test(every_scalar_value),
 		cmocka_unit_test(maximal_subparts),
 		cmocka_unit_test(long_texts),
+		cmocka_unit_test(made_readable),
+		cmocka_unit_test(sentences),
 	};
 
 	return cmocka_run_group_tests_name("utf8", tests, NULL, NULL);
