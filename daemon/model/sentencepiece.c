@@ -169,10 +169,13 @@ static void merge_all(const struct stretch *e, size_t n_symbols)
 
 static int push_unknown(const struct sentencepiece *s, struct sentencepiece_work *w, struct token_list *out)
 {
-	bool again = w->last_unknown;
+	int r;
 
-	w->last_unknown = true;
-	return s->unknown < 0 || again ? 0 : token_list_push(out, s->unknown);
+	if (s->unknown < 0 || (w->unknown_end && w->unknown_end == out->n))
+		return 0;
+	r = token_list_push(out, s->unknown);
+	w->unknown_end = out->n;
+	return r;
 }
 
 int sentencepiece_encode_bytes(const struct sentencepiece *s, const struct vocab *v, const uint8_t *bytes,
@@ -183,12 +186,7 @@ int sentencepiece_encode_bytes(const struct sentencepiece *s, const struct vocab
 	for (size_t i = 0; r == 0 && i < n; i++) {
 		int32_t id = v->byte_ids[bytes[i]];
 
-		if (id < 0) {
-			r = push_unknown(s, w, out);
-			continue;
-		}
-		w->last_unknown = false;
-		r = token_list_push(out, id);
+		r = id < 0 ? push_unknown(s, w, out) : token_list_push(out, id);
 	}
 	return r;
 }
@@ -213,7 +211,6 @@ static int emit_unused(const struct stretch *e, uint32_t start, uint32_t n)
 			waiting[n_waiting].start = at;
 			waiting[n_waiting++].n = left;
 		} else if (id >= 0) {
-			e->w->last_unknown = false;
 			r = token_list_push(e->out, id);
 		} else {
 			r = sentencepiece_encode_bytes(e->s, e->v, e->text + at, len, e->w, e->out);
@@ -233,7 +230,6 @@ static int emit_symbol(const struct stretch *e, uint32_t i)
 		return sentencepiece_encode_bytes(e->s, e->v, e->text + start, n, e->w, e->out);
 	if (e->v->tokens[id].type == TOKEN_UNUSED)
 		return emit_unused(e, start, n);
-	e->w->last_unknown = false;
 	return token_list_push(e->out, id);
 }
 
@@ -244,7 +240,6 @@ int sentencepiece_encode(const struct sentencepiece *s, const struct vocab *v, c
 	uint32_t n_symbols = 0;
 	int r;
 
-	w->last_unknown = false;
 	if (n == 0)
 		return 0;
 	r = work_reserve(w, s, v, n);

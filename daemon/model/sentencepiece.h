@@ -50,7 +50,7 @@ struct sentencepiece_work {
 	size_t n_symbols;		/* allocated */
 	struct merge_queue queue;
 	uint32_t *left_bytes;		/* [v->n] of an unused piece: where its last pair was cut; 0: none */
-	bool last_unknown;		/* the token before is the unknown one */
+	size_t unknown_end;		/* how many ids there were behind the last unknown one; 0: none */
 };
 
 #define SENTENCEPIECE_WORK_NULL ((struct sentencepiece_work){ 0 })

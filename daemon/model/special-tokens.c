@@ -182,9 +182,8 @@ static uint32_t find_child(const struct special_tokens *s, uint32_t node, uint8_
 	return 0;
 }
 
-/* The longest token that begins at text; 0 if there is none. */
-static size_t match_at(const struct special_tokens *s, const uint8_t *text, size_t n, bool control,
-		       int32_t *id)
+size_t special_tokens_match(const struct special_tokens *s, const uint8_t *text, size_t n, bool control,
+			    int32_t *id)
 {
 	uint32_t node = s->first[text[0]];
 	size_t best = 0;
@@ -210,7 +209,7 @@ int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text,
 
 		if (!s->first[text[i]])
 			continue;
-		k = match_at(s, text + i, n - i, control, &id);
+		k = special_tokens_match(s, text + i, n - i, control, &id);
 		if (k) {
 			*at = i;
 			*len = k;

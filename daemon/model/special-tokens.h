@@ -54,4 +54,8 @@ void special_tokens_deinit(struct special_tokens *s);
 int32_t special_tokens_find(const struct special_tokens *s, const uint8_t *text, size_t n, size_t from,
 			    bool control, size_t *at, size_t *len);
 
+/* The longest token that text[0..n) begins with, n > 0: its length and *id; 0 if there is none. */
+size_t special_tokens_match(const struct special_tokens *s, const uint8_t *text, size_t n, bool control,
+			    int32_t *id);
+
 #endif

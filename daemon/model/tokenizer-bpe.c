@@ -28,11 +28,11 @@ static int encode_word(void *arg, const uint8_t *word, size_t n)
 }
 
 static int encode(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t *text, size_t n,
-		  bool begins, struct token_list *out)
+		  struct token_list *out)
 {
 	struct encoding e = { t, &w->bpe, out };
 
-	return n ? pretokenizer_split(t->pre, text, n, encode_word, &e) : 0;
+	return pretokenizer_split(t->pre, text, n, encode_word, &e);
 }
 
 static int encode_bytes(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t *bytes, size_t n,

@@ -43,14 +43,21 @@ struct tokenizer_kind {
 	enum vocab_alphabet alphabet;
 	/* Makes what is of this kind; vocab and roles are there.  Sets add_bos to what is usual. */
 	int (*init)(struct tokenizer *t, const struct tokenizer_source *source, struct diag *diag);
-	/* Rewrites a whole text before it is cut; NULL: it stays as it is.  0 or -ENOMEM. */
-	int (*rewrite)(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t **text, size_t *n);
 	/*
-	 * Appends the ids of well-formed text without special tokens, which may be
-	 * empty; begins: nothing but a control token stands before it.
+	 * Rewrites a whole text before it is cut, into w->text; it begins there at
+	 * *from and ends at *n.  NULL: it stays as it is.  0 or -ENOMEM.
 	 */
+	int (*rewrite)(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t *text, size_t *from,
+		       size_t *n);
+	/*
+	 * Text begins at a place of the rewritten text, or goes on behind a control
+	 * token; may put something before it, and returns the place where it begins
+	 * then.  NULL: nothing.
+	 */
+	size_t (*begin)(const struct tokenizer *t, struct tokenizer_work *w, size_t at);
+	/* Appends the ids of well-formed text without special tokens, n > 0. */
 	int (*encode)(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t *text, size_t n,
-		      bool begins, struct token_list *out);
+		      struct token_list *out);
 	/* Appends the ids of bytes that are no text. */
 	int (*encode_bytes)(const struct tokenizer *t, struct tokenizer_work *w, const uint8_t *bytes, size_t n,
 			    struct token_list *out);

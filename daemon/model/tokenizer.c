@@ -140,46 +140,55 @@ static size_t well_formed(const uint8_t *text, size_t n, size_t *n_ill)
 }
 
 /* Text without special tokens. */
-static int encode_plain(struct encoding *e, const uint8_t *text, size_t n, bool begins)
+static int encode_plain(struct encoding *e, const uint8_t *text, size_t n)
 {
 	const struct tokenizer_kind *kind = e->t->kind;
 
-	do {
+	while (n > 0) {
 		size_t n_ill, n_well = well_formed(text, n, &n_ill);
-		int r = kind->encode(e->t, &e->work, text, n_well, begins, e->out);
+		int r = 0;
 
+		if (n_well)
+			r = kind->encode(e->t, &e->work, text, n_well, e->out);
 		if (r == 0)
 			r = kind->encode_bytes(e->t, &e->work, text + n_well, n_ill, e->out);
 		if (r < 0)
 			return r;
 		text += n_well + n_ill;
 		n -= n_well + n_ill;
-		begins = false;
-	} while (n > 0);
+	}
 	return 0;
 }
 
-static int encode_text(struct encoding *e, const uint8_t *text, size_t n, bool control)
+static bool is_control_at(const struct encoding *e, const uint8_t *text, size_t n)
 {
-	size_t done = 0, at, len;
-	bool begins = true;
 	int32_t id;
+
+	return special_tokens_match(&e->t->special, text, n, true, &id) && e->t->vocab.tokens[id].control;
+}
+
+/* text[at..n), of which the kind may rewrite what lies before at. */
+static int encode_text(struct encoding *e, const uint8_t *text, size_t at, size_t n, bool control)
+{
+	bool begins = e->t->kind->begin;
 	int r = 0;
 
-	while ((id = special_tokens_find(&e->t->special, text, n, done, control, &at, &len)) >= 0) {
-		bool is_control = e->t->vocab.tokens[id].control;
+	while (r == 0 && at < n) {
+		size_t found, len;
+		int32_t id;
 
-		/* A text begins with a user-defined token as it does with a letter. */
-		if (at > done || (begins && !is_control))
-			r = encode_plain(e, text + done, at - done, begins);
+		if (begins && !(control && is_control_at(e, text + at, n - at)))
+			at = e->t->kind->begin(e->t, &e->work, at);
+		id = special_tokens_find(&e->t->special, text, n, at, control, &found, &len);
+		if (id < 0)
+			return encode_plain(e, text + at, n - at);
+		r = encode_plain(e, text + at, found - at);
 		if (r == 0)
 			r = token_list_push(e->out, id);
-		if (r < 0)
-			return r;
-		begins = is_control;
-		done = at + len;
+		begins = e->t->kind->begin && e->t->vocab.tokens[id].control;
+		at = found + len;
 	}
-	return done < n ? encode_plain(e, text + done, n - done, begins) : 0;
+	return r;
 }
 
 /* A BOS was put at ids[at]; takes it back if the text brings its own. */
@@ -196,15 +205,17 @@ static int encode_whole(struct encoding *e, const uint8_t *text, size_t n, unsig
 	const struct tokenizer *t = e->t;
 	bool bos = (flags & TOKENIZE_BOS) && t->add_bos && t->bos >= 0;
 	bool eos = (flags & TOKENIZE_EOS) && t->add_eos && t->eos >= 0;
-	size_t before = e->out->n;
+	size_t before = e->out->n, from = 0;
 	int r = 0;
 
-	if (t->kind->rewrite)
-		r = t->kind->rewrite(t, &e->work, &text, &n);
+	if (t->kind->rewrite) {
+		r = t->kind->rewrite(t, &e->work, text, &from, &n);
+		text = e->work.text;
+	}
 	if (r == 0 && bos)
 		r = token_list_push(e->out, t->bos);
 	if (r == 0)
-		r = encode_text(e, text, n, flags & TOKENIZE_SPECIAL);
+		r = encode_text(e, text, from, n, flags & TOKENIZE_SPECIAL);
 	if (r < 0)
 		return r;
 	if (bos)
@@ -248,6 +259,17 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n)
 	}
 	*n = t->vocab.tokens[id].n_bytes;
 	return vocab_bytes(&t->vocab, id);
+}
+
+const uint8_t *tokenizer_bytes_after(const struct tokenizer *t, int32_t previous, int32_t id, size_t *n)
+{
+	const uint8_t *bytes = tokenizer_bytes(t, id, n);
+	bool begins = previous < 0 || tokenizer_is_control(t, previous);
+
+	if (!t->add_space || !begins || *n == 0 || bytes[0] != ' ' || t->vocab.tokens[id].type == TOKEN_BYTE)
+		return bytes;
+	--*n;
+	return bytes + 1;
 }
 
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id)

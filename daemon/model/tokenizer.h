@@ -7,9 +7,10 @@
  * text.
  *
  * Input need not be valid UTF-8: ill-formed bytes become one byte token each.
- * Every byte has a token in most vocabularies; where one is missing (some
- * control characters and never-valid bytes in SmolLM2's) the byte is left out,
- * as `tokenizers` does.  Otherwise the bytes of the tokens are the text.
+ * Every byte has a token in most vocabularies; where one is missing, byte-level
+ * BPE leaves the byte out, as `tokenizers` does (some control characters and
+ * never-valid bytes with SmolLM2), and SentencePiece has an unknown token.
+ * Otherwise the bytes of the tokens are the text.
  */
 #ifndef KVD_TOKENIZER_H
 #define KVD_TOKENIZER_H
@@ -55,6 +56,13 @@ uint32_t tokenizer_n_vocab(const struct tokenizer *t);
 /* The bytes that a token stands for in text (may be no whole code point).
  * Control tokens: their name.  *n = 0 for an id out of range.  The bytes live as long as t. */
 const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n);
+/*
+ * The bytes that a token adds to a text behind the token previous (-1: at its
+ * beginning).  Those of tokenizer_bytes(), except that some tokenizers put a space
+ * before a text that begins or follows a control token: it is none of the
+ * text's.  So the bytes of tokenizer_encode()'s ids are its text.
+ */
+const uint8_t *tokenizer_bytes_after(const struct tokenizer *t, int32_t previous, int32_t id, size_t *n);
 /* Control tokens (bos, im_start...) are not shown as text. */
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id);
 /* End of generation: eos, eot, and the tokens known by name (<|im_end|>, <|eot_id|>, ...). */
