@@ -115,6 +115,17 @@ int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t ma
 	return 0;
 }
 
+void fdpass_close(int sock)
+{
+	char byte;
+
+	/* No more comes in, so this ends; descriptors among it are closed by the kernel. */
+	shutdown(sock, SHUT_RD);
+	while (recv(sock, &byte, sizeof(byte), MSG_DONTWAIT) > 0)
+		;
+	close(sock);
+}
+
 int fdpass_peer(int sock, struct fdpass_peer *out)
 {
 	struct ucred cred;

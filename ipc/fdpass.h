@@ -39,6 +39,13 @@ int fdpass_send(int sock, const void *data, size_t n, const int *fds, size_t n_f
 int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t max_fds, size_t *n_fds,
 		unsigned flags);
 
+/*
+ * Closes the socket so that what was sent before still arrives: the kernel
+ * resets a Unix socket that is closed with unread messages, and its peer then
+ * loses what waits for it.
+ */
+void fdpass_close(int sock);
+
 struct fdpass_peer {
 	uid_t uid;
 	gid_t gid;

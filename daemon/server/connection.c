@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ipc/base/fd.h"
 #include "ipc/fdpass.h"
 #include "ipc/protocol.h"
 
@@ -99,7 +98,8 @@ void connection_deinit(struct connection *c)
 		list_unlink(&p->link);
 		free(p);
 	}
-	fd_closep(&c->fd);
+	if (c->fd >= 0)
+		fdpass_close(c->fd);
 	*c = (struct connection){ .fd = -1 };
 }
 

@@ -48,7 +48,7 @@ static void refuse_at_once(struct server *server, int fd, uid_t uid, enum kvd_co
 	if (codec_encode_refused(&server->send_buffer, &msg) == 0)
 		(void)fdpass_send(fd, server->send_buffer.data, server->send_buffer.n, NULL, 0,
 				  FDPASS_DONTWAIT);
-	close(fd);
+	fdpass_close(fd);
 }
 
 /* Who may have a session: charges it.  False: refused already. */

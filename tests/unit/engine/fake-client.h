@@ -318,9 +318,9 @@ static void fake_check_cancelled(const struct fake_result *got, const struct fak
 	assert_memory_equal(got->text, want->text, got->n_text);
 }
 
-static struct accounts *fake_accounts(uint64_t max_requests, uint64_t max_memory, uint64_t max_blocks)
+static struct accounts *fake_accounts(uint64_t max_requests, uint64_t max_memory, uint64_t max_kv_bytes)
 {
-	struct account_limits limits = { { UINT64_MAX, max_memory, max_requests, max_blocks } };
+	struct account_limits limits = { { UINT64_MAX, max_memory, max_requests, max_kv_bytes } };
 	struct accounts *accounts;
 
 	assert_int_equal(accounts_new(&accounts, &limits), 0);

@@ -174,7 +174,7 @@ static void test_block_quota(void **state)
 	struct fixture f;
 
 	(void)state;
-	f = start_with(&config_default, fake_accounts(UINT64_MAX, UINT64_MAX, 3));
+	f = start_with(&config_default, fake_accounts(UINT64_MAX, UINT64_MAX, 3 * FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK));
 	r = make_request(0, 1, 60, 5);
 	submit(&f, &r);
 	fake_client_wait_released(f.client, 1);
@@ -336,7 +336,7 @@ static void test_delay(void **state)
 /* Who sees the end of a request may send the next one at once, even with a quota of one. */
 static void test_quota_is_free_at_end(void **state)
 {
-	struct fixture f = start_with(&config_default, fake_accounts(1, 40, 1));
+	struct fixture f = start_with(&config_default, fake_accounts(1, 40, FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK));
 
 	(void)state;
 	for (uint64_t id = 0; id < 200; id++) {

@@ -220,11 +220,30 @@ static void test_peer(void **state)
 	assert_int_equal(fdpass_peer(null_fd, &peer), -ENOTSOCK);
 }
 
+/* The last word arrives although the peer was still talking; after it comes the end, no reset. */
+static void test_close_lets_arrive(void **state)
+{
+	char buf[16];
+	size_t n;
+
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(fdpass_send(b, "question", 8, &null_fd, 1, 0), 0);
+	assert_int_equal(fdpass_send(a, "no", 2, NULL, 0, 0), 0);
+	fdpass_close(a);
+	assert_int_equal(fdpass_recv(b, buf, sizeof(buf), &n, NULL, 0, NULL, 0), 0);
+	assert_int_equal(n, 2);
+	assert_memory_equal(buf, "no", 2);
+	assert_int_equal(fdpass_recv(b, buf, sizeof(buf), &n, NULL, 0, NULL, 0), FDPASS_E_EOF);
+	assert_int_equal(fdpass_send(b, "question", 8, NULL, 0, 0), -EPIPE);
+	a = open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
 #define TEST(F) cmocka_unit_test_setup_teardown(F, setup, teardown)
 
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
+		TEST(test_close_lets_arrive),
 		TEST(test_data),
 		TEST(test_descriptors),
 		TEST(test_unwanted_descriptors),
