@@ -91,9 +91,10 @@ void engine_deliver(struct engine *e, struct engine_request *r)
 
 	/* Cleared before the sink looks: room made from now on sets it again. */
 	atomic_exchange(&r->room, false);
-	err = output_emit(&r->output, r->sink, r->id);
-	if (!err) {
+	err = output_emit(&r->output, r->model->tokenizer, r->sink, r->id);
+	if (!err || err == SINK_E_FULL)
 		mark_dirty(e, r->sink);
+	if (!err) {
 		resume(e, r);
 	} else if (err == SINK_E_FULL) {
 		park(e, r);

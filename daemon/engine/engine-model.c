@@ -43,7 +43,7 @@ static int create_step(struct engine *e, struct engine_model *em, struct diag *d
 
 	model_workspace_desc(em->model, &desc);
 	desc.max_rows = e->sched.max_seqs + e->sched.quantum;
-	desc.max_logits = e->sched.max_seqs;
+	desc.max_logits = e->sched.max_seqs + e->sched.logits_quantum;
 	err = e->be->ops->workspace_new(e->be, &desc, &em->ws);
 	if (!err)
 		err = sampler_new(&em->sampler, em->n_vocab);

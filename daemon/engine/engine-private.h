@@ -27,9 +27,10 @@
 /* A sequence's part of the step in flight. */
 struct step_entry {
 	struct engine_request *request;
-	uint32_t logits;		/* index of its row of logits, or NO_LOGITS */
+	uint32_t first_logits;		/* of its rows with logits ... */
+	uint32_t n_prompt_logits;	/* ... those of the prompt; then, if it has one, the last's */
+	bool generates;
 };
-#define NO_LOGITS UINT32_MAX
 
 /* What the sequences of a survey hold in a chunk of the pool, see reclaim.c. */
 struct engine_chunk {
@@ -86,7 +87,7 @@ struct engine {
 	int32_t *row_tokens;		/* [max_seqs + quantum] */
 	struct kb_seq *seqs;		/* [max_seqs] */
 	struct step_entry *entries;	/* [max_seqs] */
-	uint32_t *logit_rows;		/* [max_seqs] */
+	uint32_t *logit_rows;		/* [max_seqs + logits_quantum] */
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake;

@@ -11,6 +11,7 @@
 
 #define MAX_SEQS_MAX 4096u
 #define QUANTUM_MAX (1u << 20)
+#define LOGITS_QUANTUM (OUTPUT_PROMPTS_MAX - 1u)	/* and the first token, which has no logits */
 
 /* --- commands, any thread --- */
 
@@ -444,7 +445,7 @@ static int create_batch(struct engine *e, struct diag *diag)
 	e->row_tokens = calloc(max_rows, sizeof(*e->row_tokens));
 	e->seqs = calloc(max_seqs, sizeof(*e->seqs));
 	e->entries = calloc(max_seqs, sizeof(*e->entries));
-	e->logit_rows = calloc(max_seqs, sizeof(*e->logit_rows));
+	e->logit_rows = calloc(max_seqs + e->sched.logits_quantum, sizeof(*e->logit_rows));
 	if (!e->row_tokens || !e->seqs || !e->entries || !e->logit_rows)
 		return diag_set(diag, -ENOMEM, "no memory for steps of %u tokens", max_rows);
 	return 0;
@@ -484,6 +485,7 @@ static int init_locks(struct engine *e)
 
 static struct engine *engine_alloc(const struct engine_config *config)
 {
+	uint32_t quantum = config->prefill_quantum ? config->prefill_quantum : 256;
 	struct engine *e = calloc(1, sizeof(*e));
 
 	if (!e)
@@ -498,8 +500,8 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	list_init(&e->incoming);
 	list_init(&e->requests);
 	list_init(&e->finished);
-	scheduler_init(&e->sched, config->max_seqs ? config->max_seqs : 16,
-		       config->prefill_quantum ? config->prefill_quantum : 256);
+	scheduler_init(&e->sched, config->max_seqs ? config->max_seqs : 16, quantum,
+		       MIN(quantum, LOGITS_QUANTUM));
 	e->be = config->backend;
 	e->accounts = config->accounts;
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;

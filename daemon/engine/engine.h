@@ -58,6 +58,8 @@ struct engine_request_params {
 	size_t n_stop;
 	bool ignore_eos;
 	bool progress;			/* emit SINK_PROGRESS during prefill */
+	bool prompt_logprobs;		/* emit SINK_PROMPT for the prompt's tokens ... */
+	uint32_t prompt_logprobs_from;	/* ... from this position on */
 };
 
 /*

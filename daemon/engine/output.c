@@ -7,7 +7,7 @@
 #include "daemon/model/tokenizer.h"
 #include "ipc/base/checked.h"
 
-int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs)
+int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs, bool prompts)
 {
 	struct output new = { 0 };
 	int r;
@@ -18,9 +18,16 @@ int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32
 		if (!new.alternatives)
 			return -ENOMEM;
 	}
+	if (prompts) {
+		new.prompts = calloc(OUTPUT_PROMPTS_MAX, sizeof(*new.prompts));
+		if (!new.prompts) {
+			output_deinit(&new);
+			return -ENOMEM;
+		}
+	}
 	r = text_filter_init(&new.filter, stop, n_stop);
 	if (r) {
-		free(new.alternatives);
+		output_deinit(&new);
 		return r;
 	}
 	*o = new;
@@ -32,6 +39,7 @@ void output_deinit(struct output *o)
 	text_filter_deinit(&o->filter);
 	free(o->text.bytes);
 	free(o->alternatives);
+	free(o->prompts);
 	*o = (struct output){ 0 };
 }
 
@@ -92,10 +100,38 @@ int output_token(struct output *o, const struct tokenizer *t, const struct sampl
 	return 0;
 }
 
-int output_emit(struct output *o, struct sink *sink, uint64_t request)
+void output_prompt(struct output *o, const struct output_prompt *prompt)
 {
-	int r;
+	o->prompts[o->n_prompts++] = *prompt;
+}
 
+static int emit_prompts(struct output *o, const struct tokenizer *t, struct sink *sink, uint64_t request)
+{
+	for (; o->next_prompt < o->n_prompts; o->next_prompt++) {
+		const struct output_prompt *prompt = &o->prompts[o->next_prompt];
+		struct sink_event event = {
+			.type = SINK_PROMPT,
+			.prompt = {
+				.id = prompt->id, .logprob = prompt->logprob, .position = prompt->position,
+			},
+		};
+		int r;
+
+		event.prompt.bytes = tokenizer_bytes(t, prompt->id, &event.prompt.n_bytes);
+		r = sink->ops->emit(sink, request, &event, 1);
+		if (r)
+			return r;
+	}
+	o->next_prompt = o->n_prompts = 0;
+	return 0;
+}
+
+int output_emit(struct output *o, const struct tokenizer *t, struct sink *sink, uint64_t request)
+{
+	int r = emit_prompts(o, t, sink, request);
+
+	if (r)
+		return r;
 	if (!o->n_events)
 		return 0;
 	r = sink->ops->emit(sink, request, o->events, o->n_events);

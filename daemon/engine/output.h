@@ -20,7 +20,17 @@
 
 struct tokenizer;
 
+#define OUTPUT_PROMPTS_MAX 33	/* prompt tokens with a log-probability in one step */
+
+struct output_prompt {
+	int32_t id;
+	float logprob;
+	uint32_t position;
+};
+
 struct output {
+	struct output_prompt *prompts;		/* [OUTPUT_PROMPTS_MAX] where asked for, pending before the events */
+	uint32_t n_prompts, next_prompt;	/* those before next_prompt were taken */
 	struct text_filter filter;
 	struct text_buffer text;		/* of the pending text event */
 	struct sink_alternative *alternatives;	/* [n_logprobs] */
@@ -35,7 +45,7 @@ struct output_usage {
 };
 
 /* 0, -ENOMEM, -EINVAL (stop strings, see text.h). */
-int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs);
+int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs, bool prompts);
 void output_deinit(struct output *o);
 
 /*
@@ -44,14 +54,25 @@ void output_deinit(struct output *o);
  */
 int output_token(struct output *o, const struct tokenizer *t, const struct sampler_result *token);
 
+/* A prompt token's log-probability; there is room for those of one step, and they come before the token's. */
+void output_prompt(struct output *o, const struct output_prompt *prompt);
+
 /* A stop string was found: nothing more will be shown. */
 static inline bool output_stopped(const struct output *o)
 {
 	return o->filter.decided;
 }
 
-/* Offers what is pending; what emit() returned.  Nothing is pending after 0. */
-int output_emit(struct output *o, struct sink *sink, uint64_t request);
+static inline bool output_pending(const struct output *o)
+{
+	return o->n_events || o->next_prompt < o->n_prompts;
+}
+
+/*
+ * Offers what is pending; what emit() returned.  Nothing is pending after 0;
+ * otherwise something may have been taken all the same.
+ */
+int output_emit(struct output *o, const struct tokenizer *t, struct sink *sink, uint64_t request);
 
 /* The last events: the rest of the text, usage and done.  What emit() returned, or -ENOMEM. */
 int output_done(struct output *o, struct sink *sink, uint64_t request,

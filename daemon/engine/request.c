@@ -22,6 +22,14 @@ static int copy_bias(struct engine_request *r)
 	return 0;
 }
 
+/* A token's log-probability comes from the logits of the one before it. */
+static void set_next_prompt(struct engine_request *r, uint32_t position)
+{
+	r->next_prompt = position;
+	r->seq.logits_from = position ? position - 1 : 0;
+	r->seq.logits_to = r->n_prompt - 1;
+}
+
 int engine_request_new(struct engine_request **out, struct engine_model *model, uint64_t client, uint64_t id,
 		       uid_t uid, int32_t *prompt, size_t n_prompt,
 		       const struct engine_request_params *params, struct sink *sink)
@@ -49,7 +57,8 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 		return err;
 	}
 	err = output_init(&r->output, params->stop, params->n_stop,
-			  params->sampling.logprobs ? params->sampling.n_logprobs : 0);
+			  params->sampling.logprobs ? params->sampling.n_logprobs : 0,
+			  params->prompt_logprobs);
 	if (err) {
 		engine_request_free(r);
 		return err;
@@ -57,6 +66,9 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	sampler_rng_init(&r->rng, params->sampling.seed);
 	r->tokens = prompt;
 	r->tokens_capacity = r->n_prompt = r->seq.n_tokens = (uint32_t)n_prompt;
+	r->next_prompt = r->n_prompt;
+	if (params->prompt_logprobs)
+		set_next_prompt(r, MIN(params->prompt_logprobs_from, r->n_prompt));
 	*out = r;
 	return 0;
 }
@@ -72,6 +84,14 @@ void engine_request_free(struct engine_request *r)
 	free(r->blocks);
 	free(r->tokens);
 	free(r);
+}
+
+void request_note_prompt(struct engine_request *r, float logprob)
+{
+	output_prompt(&r->output, &(struct output_prompt){
+		.id = r->tokens[r->next_prompt], .logprob = logprob, .position = r->next_prompt,
+	});
+	set_next_prompt(r, r->next_prompt + 1);
 }
 
 /* Grows an array of 32-bit elements geometrically to hold at least n. */

@@ -31,6 +31,7 @@ struct engine_request {
 	uint32_t *blocks;		/* [blocks_capacity], by position */
 	uint32_t blocks_capacity;
 	uint32_t n_prompt, n_generated, n_preempted;
+	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */
 	struct sampler_rng rng;
 	struct output output;
 	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
@@ -44,6 +45,9 @@ static inline struct engine_request *request_of(struct sched_seq *seq)
 {
 	return list_entry(seq, struct engine_request, seq);
 }
+
+/* The next prompt token's log-probability is known: puts it into the output. */
+void request_note_prompt(struct engine_request *r, float logprob);
 
 /* 0 or -ENOMEM. */
 int request_append_token(struct engine_request *r, int32_t id);

@@ -419,6 +419,12 @@ static int32_t draw(struct sampler *s, const struct sampler_params *p, struct sa
 	return draw_cut(s->candidates, n, total, p, u);
 }
 
+/* The logarithm of the sum of what s->logits holds, exponentiated. */
+static double log_sum_exp(struct sampler *s, float max)
+{
+	return (double)max + log(exp_pass(s, max, 1.0f));
+}
+
 /*
  * The n_top most likely tokens by log-softmax of the raw logits, which s->logits
  * holds.  Returns how many there are.
@@ -427,7 +433,7 @@ static uint32_t rank(struct sampler *s, uint32_t n_top, float max, double *log_s
 {
 	uint32_t n = gather_best(s->logits, s->n_vocab, n_top, s->ranked);
 
-	*log_sum = (double)max + log(exp_pass(s, max, 1.0f));
+	*log_sum = log_sum_exp(s, max);
 	heapify(s->ranked, n, false);
 	for (uint32_t i = 0; i < n; i++) {
 		const struct candidate *c = pop(s->ranked, n - i);
@@ -468,4 +474,14 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 		result.logprob = (float)((double)clean(logits[result.id]) - log_sum);
 	*out = result;
 	return 0;
+}
+
+float sampler_logprob(struct sampler *s, const float *logits, int32_t id)
+{
+	int32_t best = argmax(logits, s->n_vocab);
+
+	if (best < 0)
+		return NAN;
+	load_logits(s, logits);
+	return (float)((double)clean(logits[id]) - log_sum_exp(s, clean(logits[best])));
 }

@@ -68,4 +68,7 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 		   const float *logits, const int32_t *history, size_t n_history,
 		   struct sampler_result *out);
 
+/* The log-probability that a token's result would have; NaN if every logit is -inf. */
+float sampler_logprob(struct sampler *s, const float *logits, int32_t id);
+
 #endif

@@ -11,9 +11,11 @@
 #define share_of(l) list_entry((l), struct sched_share, link)
 #define share_of_turn(l) list_entry((l), struct sched_share, turn_link)
 
-void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
+void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum, uint32_t logits_quantum)
 {
-	*s = (struct scheduler){ .max_seqs = max_seqs, .quantum = quantum };
+	*s = (struct scheduler){
+		.max_seqs = max_seqs, .quantum = quantum, .logits_quantum = logits_quantum,
+	};
 	list_init(&s->admit_turns);
 	list_init(&s->parked);
 	list_init(&s->ready);
@@ -317,41 +319,56 @@ struct sched_seq *scheduler_short_of_blocks(struct sched_model *m)
 	return oldest;
 }
 
-/* Tokens of the quantum that seq could still use; those with one token don't need it. */
-static uint32_t prefill_demand(const struct sched_seq *seq)
+/* Rows with logits among n from position first. */
+static uint32_t logits_among(const struct sched_seq *seq, uint32_t first, uint32_t n)
 {
-	uint32_t n = seq->n_tokens - seq->n_computed;
+	uint32_t from = MAX(first, seq->logits_from), to = MIN(first + n, seq->logits_to);
 
-	return n > 1 ? n - seq->n_rows : 0;
+	return from < to ? to - from : 0;
 }
 
-static uint32_t share_demand(const struct sched_share *share)
+/* Tokens of the quantum that seq could still use; those with one token don't need it. */
+static uint32_t prefill_demand(const struct scheduler *s, const struct sched_seq *seq)
+{
+	uint32_t n = seq->n_tokens - seq->n_computed, first = seq->n_computed + seq->n_rows;
+
+	if (n <= 1)
+		return 0;
+	n -= seq->n_rows;
+	/* The first row whose logits would be too many. */
+	if (logits_among(seq, first, n) > s->logits_left)
+		n = MAX(first, seq->logits_from) + s->logits_left - first;
+	return n;
+}
+
+static uint32_t share_demand(const struct scheduler *s, const struct sched_share *share)
 {
 	uint64_t n = 0;
 
 	list_for_each(l, &share->active)
-		n += prefill_demand(seq_of(l));
+		n += prefill_demand(s, seq_of(l));
 	return (uint32_t)MIN(n, (uint64_t)UINT32_MAX);
 }
 
-static uint32_t n_with_demand(const struct sched_model *m)
+static uint32_t n_with_demand(const struct scheduler *s, const struct sched_model *m)
 {
 	uint32_t n = 0;
 
 	list_for_each(l, &m->turns)
-		n += share_demand(share_of_turn(l)) > 0;
+		n += share_demand(s, share_of_turn(l)) > 0;
 	return n;
 }
 
 /* Gives the uid's sequences up to n rows, the oldest first; returns how many. */
-static uint32_t grant(struct sched_share *share, uint32_t n)
+static uint32_t grant(struct scheduler *s, struct sched_share *share, uint32_t n)
 {
 	uint32_t left = n;
 
 	list_for_each(l, &share->active) {
 		struct sched_seq *seq = seq_of(l);
-		uint32_t rows = MIN(prefill_demand(seq), left);
+		uint32_t rows = MIN(prefill_demand(s, seq), left);
 
+		s->logits_left -= logits_among(seq, seq->n_computed + seq->n_rows, rows);
 		seq->n_rows += rows;
 		left -= rows;
 	}
@@ -359,19 +376,19 @@ static uint32_t grant(struct sched_share *share, uint32_t n)
 }
 
 /* One even division of the budget between uids; returns what nobody took. */
-static uint32_t divide(struct sched_model *m, uint32_t budget)
+static uint32_t divide(struct scheduler *s, struct sched_model *m, uint32_t budget)
 {
-	uint32_t n_uids = n_with_demand(m);
+	uint32_t n_uids = n_with_demand(s, m);
 
 	list_for_each(l, &m->turns) {
 		struct sched_share *share = share_of_turn(l);
 
 		if (!n_uids)
 			break;
-		if (!share_demand(share))
+		if (!share_demand(s, share))
 			continue;
 		/* Rounded up: the uids whose turn it is get the odd tokens. */
-		budget -= grant(share, (budget + n_uids - 1) / n_uids);
+		budget -= grant(s, share, (budget + n_uids - 1) / n_uids);
 		n_uids--;
 	}
 	return budget;
@@ -393,10 +410,11 @@ uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m)
 {
 	uint32_t budget = s->quantum, n_rows = 0;
 
+	s->logits_left = s->logits_quantum;
 	scheduler_for_each_active(seq, m)
 		seq->n_rows = seq->n_tokens - seq->n_computed == 1;
-	while (budget && n_with_demand(m))
-		budget = divide(m, budget);
+	while (budget && n_with_demand(s, m))
+		budget = divide(s, m, budget);
 	scheduler_for_each_active(seq, m)
 		n_rows += seq->n_rows;
 	rotate(m);

@@ -75,17 +75,20 @@ struct sched_seq {
 	uint32_t n_computed;		/* of them in the KV cache */
 	uint32_t n_blocks;		/* held */
 	uint32_t n_rows;		/* planned for the step */
+	/* Tokens at positions logits_from .. logits_to - 1 are computed with logits. */
+	uint32_t logits_from, logits_to;
 };
 
 struct scheduler {
-	uint32_t max_seqs, quantum;
+	uint32_t max_seqs, quantum, logits_quantum;
+	uint32_t logits_left;		/* of it, while a step is planned */
 	uint64_t next_arrival, next_rank;
 	struct list admit_turns;	/* uids; the first has its turn */
 	struct list parked, ready;	/* by rank */
 	uint32_t n_waiting, n_active, n_parked, n_ready;
 };
 
-void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum);
+void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum, uint32_t logits_quantum);
 void scheduler_init_model(struct sched_model *m, uint32_t block_tokens);
 
 /* Before anything else with seq, which is zeroed but for n_tokens.  0 or -ENOMEM. */
@@ -127,7 +130,8 @@ struct sched_seq *scheduler_short_of_blocks(struct sched_model *m);
 /*
  * Sets n_rows of every active sequence of the model: one for each that has one
  * token to compute, and at most quantum in all for those that have more, shared
- * evenly between uids and first come, first served inside one.  Returns the sum.
+ * evenly between uids and first come, first served inside one; of these at most
+ * logits_quantum in all with logits, where whose turn it is comes first.  Returns the sum.
  */
 uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m);
 

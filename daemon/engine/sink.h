@@ -75,8 +75,8 @@ struct sink_event {
 		} alternatives;
 		struct {
 			int32_t id;
-			float logprob;
-			uint32_t position;
+			float logprob;		/* of the token after those before it; NaN at position 0 */
+			uint32_t position;	/* ascending, each once */
 			const uint8_t *bytes;
 			size_t n_bytes;
 		} prompt;
@@ -105,7 +105,8 @@ struct sink;
 
 struct sink_ops {
 	/*
-	 * Takes all n events of one step of one request, or none.
+	 * Takes all n events, or none: a token's with what belongs to it, or one
+	 * SINK_PROMPT.
 	 * 0; SINK_E_FULL (never for a batch that ends with SINK_DONE or
 	 * SINK_ERROR together with nothing but SINK_USAGE and at most 4 KiB of
 	 * SINK_TEXT before it: a sink keeps that much in reserve for each

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "daemon/engine/engine-private.h"
@@ -15,23 +16,27 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 {
 	uint32_t block_tokens = r->model->block_tokens;
 	struct sched_seq *seq = &r->seq;
-	uint32_t end = seq->n_computed + seq->n_rows;
+	uint32_t first = seq->n_computed, end = first + seq->n_rows, first_row = b->n_rows;
 	struct step_entry *entry = &e->entries[b->n_seqs];
 
 	memcpy(e->row_tokens + b->n_rows, r->tokens + seq->n_computed, seq->n_rows * sizeof(*r->tokens));
 	e->seqs[b->n_seqs++] = (struct kb_seq){
-		.first_row = b->n_rows,
+		.first_row = first_row,
 		.n_rows = seq->n_rows,
-		.first_pos = seq->n_computed,
+		.first_pos = first,
 		.n_blocks = (end + block_tokens - 1) / block_tokens,
 		.block_table = r->blocks,
 	};
 	b->n_rows += seq->n_rows;
-	*entry = (struct step_entry){ .request = r, .logits = NO_LOGITS };
-	if (wants_logits(r)) {
-		entry->logits = b->n_logits;
-		e->logit_rows[b->n_logits++] = b->n_rows - 1;
+	*entry = (struct step_entry){
+		.request = r, .first_logits = b->n_logits, .generates = wants_logits(r),
+	};
+	for (uint32_t p = MAX(first, seq->logits_from); p < MIN(end, seq->logits_to); p++) {
+		e->logit_rows[b->n_logits++] = first_row + p - first;
+		entry->n_prompt_logits++;
 	}
+	if (entry->generates)
+		e->logit_rows[b->n_logits++] = b->n_rows - 1;
 }
 
 static void build_batch(struct engine *e, struct engine_model *em, struct kb_batch *b)
@@ -101,6 +106,24 @@ static void generate(struct engine *e, struct engine_request *r, const float *lo
 	engine_deliver(e, r);
 }
 
+static const float *logits_of(const struct engine *e, const struct engine_model *em, uint32_t i)
+{
+	return e->be->ops->step_logits(em->ws) + (size_t)i * em->n_vocab;
+}
+
+/* The log-probabilities of prompt tokens that the step has made known; the first token has none. */
+static void note_prompt(const struct engine *e, const struct step_entry *entry)
+{
+	struct engine_request *r = entry->request;
+	struct engine_model *em = r->model;
+
+	if (!r->next_prompt && r->params.prompt_logprobs)
+		request_note_prompt(r, NAN);
+	for (uint32_t i = 0; i < entry->n_prompt_logits; i++)
+		request_note_prompt(r, sampler_logprob(em->sampler, logits_of(e, em, entry->first_logits + i),
+						       r->tokens[r->next_prompt]));
+}
+
 /* The step has computed the entry's rows. */
 static void advance(struct engine *e, const struct step_entry *entry)
 {
@@ -122,10 +145,15 @@ static void advance(struct engine *e, const struct step_entry *entry)
 		if (!r->seq.share)	/* its reader is gone */
 			return;
 	}
-	if (entry->logits != NO_LOGITS)
-		generate(e, r, e->be->ops->step_logits(em->ws) + (size_t)entry->logits * em->n_vocab);
-	else if (r->seq.n_computed == r->seq.n_tokens)
-		engine_finish(e, r, SINK_FINISH_LENGTH);
+	note_prompt(e, entry);
+	if (entry->generates) {
+		generate(e, r, logits_of(e, em, entry->first_logits + entry->n_prompt_logits));
+		return;
+	}
+	if (r->seq.n_computed == r->seq.n_tokens)
+		r->ending = SINK_FINISH_LENGTH;
+	if (r->ending || output_pending(&r->output))
+		engine_deliver(e, r);
 }
 
 static void fail_batch(struct engine *e, const struct kb_batch *b, int err)

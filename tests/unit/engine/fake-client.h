@@ -28,6 +28,10 @@ struct fake_result {
 	uint32_t n_prompt, n_generated;	/* of the usage event */
 	uint32_t n_progress, progress_done;
 	uint32_t n_alternatives;
+	uint32_t n_prompts;		/* prompt log-probabilities */
+	uint32_t first_position;	/* of them */
+	int32_t prompt_ids[FAKE_TOKENS_MAX];
+	float prompt_logprobs[FAKE_TOKENS_MAX];
 	bool released;
 };
 
@@ -37,6 +41,7 @@ struct fake_client {
 	pthread_cond_t changed;
 	bool full, gone;		/* now */
 	uint32_t full_one_in;		/* becomes full at random; 0: never */
+	uint32_t full_after;		/* becomes full after so many emits; 0: never */
 	unsigned random;
 	uint32_t n_unflushed, n_flushes, n_released;
 	uint32_t n_violations;
@@ -65,6 +70,25 @@ static void fake_note_token(struct fake_client *c, struct fake_result *r, const 
 		fake_client_violation(c, "too many tokens");
 }
 
+static void fake_note_prompt(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
+{
+	size_t n;
+	const uint8_t *bytes = tokenizer_bytes(NULL, e->prompt.id, &n);
+
+	if (n != e->prompt.n_bytes || memcmp(bytes, e->prompt.bytes, n) != 0)
+		fake_client_violation(c, "the prompt token's bytes are not the token's");
+	if (r->n_tokens)
+		fake_client_violation(c, "a prompt token after a generated one");
+	if (!r->n_prompts)
+		r->first_position = e->prompt.position;
+	if (e->prompt.position != r->first_position + r->n_prompts || r->n_prompts == FAKE_TOKENS_MAX) {
+		fake_client_violation(c, "prompt tokens lost, repeated or out of order");
+		return;
+	}
+	r->prompt_ids[r->n_prompts] = e->prompt.id;
+	r->prompt_logprobs[r->n_prompts++] = e->prompt.logprob;
+}
+
 static void fake_note(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
 {
 	if (r->finish || r->error || r->released)
@@ -81,6 +105,9 @@ static void fake_note(struct fake_client *c, struct fake_result *r, const struct
 		break;
 	case SINK_ALTERNATIVES:
 		r->n_alternatives += (uint32_t)e->alternatives.n;
+		break;
+	case SINK_PROMPT:
+		fake_note_prompt(c, r, e);
 		break;
 	case SINK_PROGRESS:
 		r->n_progress++;
@@ -121,6 +148,8 @@ static int fake_emit(struct sink *sink, uint64_t request, const struct sink_even
 		for (size_t i = 0; i < n; i++)
 			fake_note(c, &c->results[request], &events[i]);
 		c->n_unflushed++;
+		if (c->full_after && !--c->full_after)
+			c->full = true;
 	}
 	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
@@ -134,6 +163,7 @@ static void fake_flush(struct sink *sink)
 	pthread_mutex_lock(&c->lock);
 	c->n_unflushed = 0;
 	c->n_flushes++;
+	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -244,6 +274,33 @@ static enum sink_finish fake_expected_end(const struct fake_request *r, const st
 	return 0;
 }
 
+/* Log-softmax, with the C library's functions in double precision. */
+static double fake_logprob(const float *logits, int32_t id)
+{
+	double sum = 0;
+
+	for (uint32_t v = 0; v < FAKE_N_VOCAB; v++)
+		sum += isnan(logits[v]) ? 0 : exp((double)logits[v]);
+	return sum > 0 ? (double)logits[id] - log(sum) : NAN;
+}
+
+static void fake_expect_prompt(const struct fake_request *r, struct fake_result *out)
+{
+	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
+	float logits[FAKE_N_VOCAB + 1];
+
+	out->first_position = r->params.prompt_logprobs_from;
+	for (uint32_t i = 0; r->params.prompt_logprobs && i < r->n_prompt; i++) {
+		if (i >= out->first_position) {
+			out->prompt_ids[out->n_prompts] = r->prompt[i];
+			out->prompt_logprobs[out->n_prompts++] =
+				i ? (float)fake_logprob(logits, r->prompt[i]) : NAN;
+		}
+		hash = fake_hash(hash, r->prompt[i]);
+		fake_logits(hash, r->prompt[i], logits);
+	}
+}
+
 /* The request run alone: one loop over logits, sampler and text filter, no engine. */
 static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fake_result *out)
 {
@@ -258,6 +315,7 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
 
 	*out = (struct fake_result){ .finish = r->params.max_tokens ? 0 : SINK_FINISH_LENGTH };
+	fake_expect_prompt(r, out);
 	memcpy(tokens, r->prompt, n * sizeof(*tokens));
 	for (size_t i = 0; i < n; i++)
 		hash = fake_hash(hash, tokens[i]);
@@ -289,6 +347,24 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	free(text.bytes);
 }
 
+/* The prompt's log-probabilities, all of them or (one that was cancelled) a beginning. */
+static void fake_check_prompt(const struct fake_result *got, const struct fake_result *want, bool whole)
+{
+	if (whole)
+		assert_int_equal(got->n_prompts, want->n_prompts);
+	assert_true(got->n_prompts <= want->n_prompts);
+	if (got->n_prompts)
+		assert_int_equal(got->first_position, want->first_position);
+	assert_memory_equal(got->prompt_ids, want->prompt_ids, got->n_prompts * sizeof(*want->prompt_ids));
+	for (uint32_t i = 0; i < got->n_prompts; i++) {
+		float a = got->prompt_logprobs[i], b = want->prompt_logprobs[i];
+
+		if (!(fabsf(a - b) <= 2e-6f * (1 + fabsf(b)) || a == b || (isnan(a) && isnan(b))))
+			fail_msg("position %u: log-probability %.9g, not %.9g", got->first_position + i,
+				 (double)a, (double)b);
+	}
+}
+
 /* A finished request gave exactly what it gives alone. */
 static void fake_check_whole(const struct fake_result *got, const struct fake_request *r,
 			     const struct fake_result *want)
@@ -296,6 +372,7 @@ static void fake_check_whole(const struct fake_result *got, const struct fake_re
 	assert_int_equal(got->error, 0);
 	assert_int_equal(got->finish, want->finish);
 	assert_int_equal(got->stop_index, want->stop_index);
+	fake_check_prompt(got, want, true);
 	assert_int_equal(got->n_tokens, want->n_tokens);
 	assert_memory_equal(got->tokens, want->tokens, want->n_tokens * sizeof(*want->tokens));
 	assert_int_equal(got->n_text, want->n_text);
@@ -312,6 +389,7 @@ static void fake_check_cancelled(const struct fake_result *got, const struct fak
 {
 	assert_int_equal(got->error, 0);
 	assert_int_equal(got->finish, SINK_FINISH_CANCELLED);
+	fake_check_prompt(got, want, false);
 	assert_true(got->n_tokens <= want->n_tokens);
 	assert_memory_equal(got->tokens, want->tokens, got->n_tokens * sizeof(*want->tokens));
 	assert_true(got->n_text <= want->n_text);

@@ -79,7 +79,7 @@ static struct {
 	uint32_t n_violations;
 	const char *violation;		/* the first */
 	uint32_t max_seqs_seen, max_prefill_rows_seen;
-	uint64_t n_rows_seen;
+	uint64_t n_rows_seen, n_logits_seen;
 } fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static void fake_reset(uint32_t quantum)
@@ -91,7 +91,7 @@ static void fake_reset(uint32_t quantum)
 	fake.n_violations = 0;
 	fake.violation = NULL;
 	fake.max_seqs_seen = fake.max_prefill_rows_seen = 0;
-	fake.n_rows_seen = 0;
+	fake.n_rows_seen = fake.n_logits_seen = 0;
 }
 
 /* Lets the engine finish n more steps. */
@@ -236,6 +236,7 @@ static void fake_check_batch(const struct kb_workspace *ws)
 	fake.max_seqs_seen = MAX(fake.max_seqs_seen, b->n_seqs);
 	fake.max_prefill_rows_seen = MAX(fake.max_prefill_rows_seen, prefill_rows);
 	fake.n_rows_seen += row;
+	fake.n_logits_seen += b->n_logits;
 }
 
 /* Reads the history before the sequence's rows and verifies its chain. */

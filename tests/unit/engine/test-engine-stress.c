@@ -55,6 +55,8 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 	r->params.max_tokens = pick(w, 10) ? pick(w, 70) : UINT32_MAX;
 	r->params.ignore_eos = pick(w, 3) > 0;
 	r->params.progress = pick(w, 2);
+	r->params.prompt_logprobs = !pick(w, 3);
+	r->params.prompt_logprobs_from = pick(w, 3) ? 0 : pick(w, 100);
 	r->params.stop = r->stop;
 	r->params.n_stop = pick(w, 3);
 	r->stop[0] = pick(w, 2) ? "abab" : "\xe2\x82\xac";

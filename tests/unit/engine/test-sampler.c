@@ -337,6 +337,11 @@ static void test_logprobs(void **state)
 			if (naive.tokens[i].id == result.id)
 				own = log(naive.tokens[i].p);
 		assert_true(fabs((double)result.logprob - own) < 2e-5);
+		/* Any token's alone is the same number. */
+		assert_true(sampler_logprob(s, logits, result.id) == result.logprob);
+		for (int i = 0; i < 20; i++)
+			assert_true(sampler_logprob(s, logits, result.top[i].id) == result.top[i].logprob);
+		assert_true(sampler_logprob(s, logits, 0) == -INFINITY);	/* NaN counts as that */
 	}
 	p.n_logprobs = 0;
 	assert_int_equal(sampler_sample(s, &p, &rng, logits, history, 3, &result), 0);
@@ -356,6 +361,9 @@ static void test_logprobs(void **state)
 	assert_int_equal(result.n_top, 2);
 	assert_int_equal(result.id, 1);
 	assert_true(fabsf(result.top[1].logprob - logf(0.5f)) < 1e-6f);
+	assert_true(sampler_logprob(s, logits, 0) == -INFINITY);
+	logits[1] = logits[2] = NAN;
+	assert_true(isnan(sampler_logprob(s, logits, 1)));
 	sampler_free(s);
 }
 

@@ -12,12 +12,13 @@
 #include "ipc/base/checked.h"
 
 #define N_SEQS 64
+#define LOGITS_QUANTUM 5u
 
 static struct sched_model model;
 
 static void start(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
 {
-	scheduler_init(s, max_seqs, quantum);
+	scheduler_init(s, max_seqs, quantum, MIN(quantum, LOGITS_QUANTUM));
 	scheduler_init_model(&model, 4);
 }
 
@@ -264,6 +265,68 @@ static void test_plans(void **state)
 	}
 }
 
+static uint32_t rows_with_logits(const struct sched_seq *seq)
+{
+	uint32_t n = 0;
+
+	for (uint32_t p = seq->n_computed; p < seq->n_computed + seq->n_rows; p++)
+		n += p >= seq->logits_from && p < seq->logits_to;
+	return n;
+}
+
+/*
+ * Rows with logits are bounded in each step, nobody who wants none is held up by
+ * those who do, and all come to their end.
+ */
+static void test_logits(void **state)
+{
+	struct sched_seq seqs[12];
+	struct scheduler s;
+
+	(void)state;
+	srand(3);
+	for (int round = 0; round < 500; round++) {
+		size_t n = (size_t)rand() % 12 + 1, n_left = n;
+		uint32_t quantum = (uint32_t)rand() % 40 + 1;
+
+		start(&s, 12, quantum);
+		for (size_t i = 0; i < n; i++) {
+			struct sched_seq *seq = add(&s, &seqs[i], (uid_t)(rand() % 4), (uint32_t)rand() % 60 + 2);
+
+			if (rand() % 3) {
+				seq->logits_from = (uint32_t)rand() % seq->n_tokens;
+				seq->logits_to = seq->n_tokens - 1;
+			}
+			scheduler_activate(&s, seq);
+		}
+		for (int step = 0; n_left; step++) {
+			uint32_t n_rows = scheduler_plan(&s, &model), n_logits = 0, rows = 0, n_plain = 0;
+
+			assert_true(step < 12 * 62);
+			for (size_t i = 0; i < n; i++) {
+				uint32_t left = seqs[i].n_tokens - seqs[i].n_computed;
+
+				if (!seqs[i].share)
+					continue;
+				n_logits += rows_with_logits(&seqs[i]);
+				rows += left > 1 ? seqs[i].n_rows : 0;
+				n_plain += left > 1 && !seqs[i].logits_to ? left - seqs[i].n_rows : 0;
+				assert_true(seqs[i].n_rows <= left);
+				seqs[i].n_computed += seqs[i].n_rows;
+				if (seqs[i].n_computed == seqs[i].n_tokens) {
+					scheduler_remove(&s, &seqs[i]);
+					n_left--;
+				}
+			}
+			assert_true(n_rows);
+			assert_true(n_logits <= LOGITS_QUANTUM && rows <= quantum);
+			if (n_plain)	/* somebody could use more: all of the quantum is */
+				assert_int_equal(rows, quantum);
+		}
+		remove_all(&s, seqs, n);
+	}
+}
+
 /* With a quantum of one, uids take turns from step to step. */
 static void test_prefill_turns(void **state)
 {
@@ -297,6 +360,7 @@ int main(void)
 		cmocka_unit_test(test_skip),
 		cmocka_unit_test(test_victims),
 		cmocka_unit_test(test_plans),
+		cmocka_unit_test(test_logits),
 		cmocka_unit_test(test_prefill_turns),
 	};
 
