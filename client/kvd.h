@@ -40,7 +40,8 @@ enum kvd_client_code {
 	KVD_REFUSED_QUOTA = 4, KVD_REFUSED_PERMISSION = 5, KVD_REFUSED_BUSY = 6,
 	KVD_REFUSED_CONTEXT_LENGTH = 7, KVD_REFUSED_NO_MODEL = 8, KVD_REFUSED_TEMPLATE = 9,
 	KVD_REFUSED_NO_MEMORY = 10, KVD_REFUSED_SHUTDOWN = 11, KVD_REFUSED_INTERNAL = 12,
-	KVD_REFUSED_LOADING = 13,
+	KVD_REFUSED_LOADING = 13, KVD_REFUSED_UNLOADED = 14, KVD_REFUSED_CANCELLED = 15,
+	KVD_REFUSED_BAD_MODEL = 16, KVD_REFUSED_EXISTS = 17,
 };
 
 struct kvd_client;
@@ -91,7 +92,7 @@ struct kvd_bias {
 /* Initialise with kvd_params_init(): fields may be added at the end. */
 struct kvd_params {
 	size_t struct_size;
-	const char *model;		/* NULL: the only one */
+	const char *model;		/* NULL: the default one */
 	const struct kvd_part *parts;	/* all with a role, or none */
 	size_t n_parts;
 	int special;			/* control tokens written in raw text count */
@@ -110,6 +111,8 @@ struct kvd_params {
 	int logprobs;			/* -1 none (default), 0 the token's own, n with n alternatives */
 	int ignore_eos;
 	int progress;			/* KVD_EVENT_PROGRESS during prefill */
+	/* KVD_EVENT_PROMPT for the prompt's tokens from this position on; -1 none (default) */
+	int32_t prompt_logprobs;
 };
 void kvd_params_init(struct kvd_params *p);
 
@@ -205,11 +208,15 @@ struct kvd_status {
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 
 struct kvd_model {
-	char name[128], arch[32], title[128], state[32];
+	char name[128], arch[32], title[128];
+	char state[32];		/* "loading", "ready", "unloading" */
 	char chat_template[32];	/* "chatml"; "unknown": not one that kvd knows; "none": the model has none */
 	uint32_t n_ctx, n_ctx_train, n_vocab, n_layers, n_embd;
 	uint64_t n_params, file_bytes, weight_bytes;
 	char hash[33];		/* hex */
+	uint32_t percent;	/* how much is loaded */
+	uint32_t uid;		/* who had it loaded */
+	int is_default;		/* for requests that name none */
 };
 /* *models is malloc'd. */
 int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n);
@@ -219,11 +226,44 @@ struct kvd_process {
 	uint32_t uid, pid;
 	char client[64];
 	char phase[16];		/* "queued", "prefill", "decode", "parked" */
+	char model[128];
 	uint32_t prompt_tokens, computed_tokens, generated_tokens, blocks;
 	uint64_t age_ns;
 };
 /* Own requests; all of them for root and the daemon's user.  *list is malloc'd. */
 int kvd_ps(struct kvd_client *c, struct kvd_process **list, size_t *n);
+
+/* Initialise with kvd_load_options_init(): fields may be added at the end. */
+struct kvd_load_options {
+	size_t struct_size;
+	const char *name;	/* NULL: the file's name without ".gguf" */
+	uint32_t n_ctx;		/* longest sequence, in tokens; 0: as the daemon is configured */
+	/*
+	 * Called about ten times a second while kvd_load() waits, in its thread; percent: how much is
+	 * loaded.  Not 0: gives the load up.  NULL: nobody wants to know.
+	 */
+	int (*progress)(void *arg, unsigned percent);
+	void *progress_arg;
+};
+void kvd_load_options_init(struct kvd_load_options *o);
+
+/*
+ * Makes the daemon load a GGUF file, and waits until it has.  The file is opened here, with the caller's
+ * rights, and its descriptor passed: the daemon needs no access to it.  fd must be open for reading; it stays
+ * the caller's, and name must be given with it.  Loads wait for each other.  options may be NULL.
+ * 0: it is ready; KVD_E_REFUSED: kvd_client_code() and kvd_client_error() say why; -ECANCELED: given up;
+ * -EINVAL: kvd_client_field() says which option, or the file is no regular one; other failures as kvd_status(),
+ * and those of open().
+ */
+int kvd_load(struct kvd_client *c, const char *path, const struct kvd_load_options *options);
+int kvd_load_fd(struct kvd_client *c, int fd, const struct kvd_load_options *options);
+
+/*
+ * Waits until the model is gone, however long its requests take; with KVD_UNLOAD_NOW they are ended, with
+ * KVD_REFUSED_UNLOADED.  As kvd_status().
+ */
+#define KVD_UNLOAD_NOW 1
+int kvd_unload(struct kvd_client *c, const char *model, unsigned flags);
 
 const char *kvd_version(void);		/* of the library */
 unsigned kvd_protocol_version(void);	/* a daemon of another one is refused */

@@ -114,6 +114,8 @@ static const char *what_text(enum codec_text text)
 		return "UTF-8 without control characters";
 	case CODEC_ROLE:
 		return "a-z, 0-9, _ and -";
+	case CODEC_FILE:
+		return "UTF-8 without control characters and '/'";
 	default:
 		return "UTF-8 without NUL";
 	}

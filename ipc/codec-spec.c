@@ -75,6 +75,8 @@ static const struct codec_field model_fields[] = {
 	ANY_U32(msg_model, n_layers), ANY_U32(msg_model, n_embd),
 	ANY_U64(msg_model, n_params), ANY_U64(msg_model, file_bytes), ANY_U64(msg_model, weight_bytes),
 	STRING(msg_model, hash, CODEC_REQUIRED, CODEC_NAME, 0, KVD_HASH_MAX),
+	U32(msg_model, percent, CODEC_REQUIRED, 0, 100), ANY_U32(msg_model, uid),
+	BOOL(msg_model, is_default, CODEC_REQUIRED),
 };
 ELEMENT(model_spec, struct msg_model, CODEC_MAP, model_fields);
 
@@ -83,6 +85,7 @@ static const struct codec_field process_fields[] = {
 	ANY_U32(msg_process, uid), ANY_U32(msg_process, pid),
 	STRING(msg_process, client, CODEC_REQUIRED, CODEC_NAME, 0, KVD_CLIENT_NAME_MAX),
 	STRING(msg_process, phase, CODEC_REQUIRED, CODEC_NAME, 0, KVD_PHASE_MAX),
+	STRING(msg_process, model, CODEC_REQUIRED, CODEC_NAME, 0, KVD_MODEL_NAME_MAX),
 	ANY_U32(msg_process, prompt_tokens), ANY_U32(msg_process, computed_tokens),
 	ANY_U32(msg_process, generated_tokens), ANY_U32(msg_process, blocks),
 	ANY_U64(msg_process, age_ns),
@@ -140,6 +143,9 @@ static const struct codec_field generate_fields[] = {
 	  .aux = offsetof(struct msg_generate, has_logprobs), .max = KVD_LOGPROBS_MAX },
 	BOOL(msg_generate, ignore_eos, CODEC_DEFAULT),
 	BOOL(msg_generate, progress, CODEC_DEFAULT),
+	{ .name = "prompt_logprobs", .type = CODEC_U32, .presence = CODEC_HAS,
+	  .offset = offsetof(struct msg_generate, prompt_logprobs),
+	  .aux = offsetof(struct msg_generate, has_prompt_logprobs), .max = UINT32_MAX },
 };
 static const struct msg_generate generate_defaults = {
 	.bos = true, .n = 512, .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f,
@@ -218,6 +224,19 @@ static const struct codec_field status_fields[] = { ID(msg_status) };
 static const struct codec_field models_fields[] = { ID(msg_models) };
 static const struct codec_field ps_fields[] = { ID(msg_ps) };
 
+static const struct codec_field load_fields[] = {
+	ID(msg_load),
+	STRING(msg_load, name, CODEC_REQUIRED, CODEC_FILE, 1, KVD_MODEL_NAME_MAX),
+	U32(msg_load, n_ctx, CODEC_NOT_ZERO, 1, UINT32_MAX),
+	BOOL(msg_load, progress, CODEC_DEFAULT),
+};
+
+static const struct codec_field unload_fields[] = {
+	ID(msg_unload),
+	STRING(msg_unload, model, CODEC_REQUIRED, CODEC_NAME, 1, KVD_MODEL_NAME_MAX),
+	BOOL(msg_unload, now, CODEC_DEFAULT),
+};
+
 /* --- daemon to client ---------------------------------------------------------------- */
 
 static const struct codec_field welcome_fields[] = {
@@ -230,13 +249,13 @@ static const struct codec_field welcome_fields[] = {
 };
 
 static const struct codec_field refused_fields[] = {
-	U32(msg_refused, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LOADING),
+	U32(msg_refused, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LAST),
 	STRING(msg_refused, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
 };
 
 static const struct codec_field error_fields[] = {
 	ANY_U64(msg_error, id),
-	U32(msg_error, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LOADING),
+	U32(msg_error, code, CODEC_REQUIRED, KVD_CODE_BAD_MESSAGE, KVD_CODE_LAST),
 	STRING(msg_error, field, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_FIELD_MAX),
 	STRING(msg_error, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
 	U64(msg_error, count, CODEC_NOT_ZERO, 0),
@@ -268,6 +287,19 @@ static const struct codec_field ps_reply_fields[] = {
 	BOOL(msg_ps_reply, truncated, CODEC_REQUIRED),
 };
 
+static const struct codec_field loaded_fields[] = {
+	ID(msg_loaded),
+	STRING(msg_loaded, name, CODEC_REQUIRED, CODEC_NAME, 0, KVD_MODEL_NAME_MAX),
+	ANY_U32(msg_loaded, n_ctx), ANY_U64(msg_loaded, weight_bytes),
+};
+
+static const struct codec_field unloaded_fields[] = { ID(msg_unloaded) };
+
+static const struct codec_field loading_fields[] = {
+	ID(msg_loading),
+	U32(msg_loading, percent, CODEC_REQUIRED, 0, 100),
+};
+
 /* --- the table ------------------------------------------------------------------------- */
 
 #define MESSAGE(ID_, NAME, FROM_CLIENT) \
@@ -287,6 +319,8 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_STATUS, status, true), FIELDS(status) },
 	{ MESSAGE(KVD_MSG_MODELS, models, true), FIELDS(models) },
 	{ MESSAGE(KVD_MSG_PS, ps, true), FIELDS(ps) },
+	{ MESSAGE(KVD_MSG_LOAD, load, true), FIELDS(load) },
+	{ MESSAGE(KVD_MSG_UNLOAD, unload, true), FIELDS(unload) },
 	{ MESSAGE(KVD_MSG_WELCOME, welcome, false), FIELDS(welcome), .versioned = true },
 	{ MESSAGE(KVD_MSG_REFUSED, refused, false), FIELDS(refused) },
 	{ MESSAGE(KVD_MSG_ERROR, error, false), FIELDS(error) },
@@ -295,6 +329,9 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_STATUS_REPLY, status_reply, false), FIELDS(status_reply) },
 	{ MESSAGE(KVD_MSG_MODELS_REPLY, models_reply, false), FIELDS(models_reply) },
 	{ MESSAGE(KVD_MSG_PS_REPLY, ps_reply, false), FIELDS(ps_reply) },
+	{ MESSAGE(KVD_MSG_LOADED, loaded, false), FIELDS(loaded) },
+	{ MESSAGE(KVD_MSG_UNLOADED, unloaded, false), FIELDS(unloaded) },
+	{ MESSAGE(KVD_MSG_LOADING, loading, false), FIELDS(loading) },
 };
 
 const struct codec_spec *codec_spec_of(uint64_t id)
@@ -344,5 +381,14 @@ bool codec_text_valid(enum codec_text text, const char *s, size_t n)
 		return true;
 	if (memchr(s, '\0', n) || !utf8_valid((const uint8_t *)s, n))
 		return false;
+	if (text == CODEC_FILE && memchr(s, '/', n))
+		return false;
 	return text == CODEC_TEXT || !has_control((const uint8_t *)s, n);
+}
+
+bool codec_model_name_valid(const char *name)
+{
+	size_t n = strnlen(name, KVD_MODEL_NAME_MAX + 1);
+
+	return n > 0 && n <= KVD_MODEL_NAME_MAX && codec_text_valid(CODEC_FILE, name, n);
 }

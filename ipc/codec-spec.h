@@ -25,6 +25,7 @@ enum codec_text {
 	CODEC_TEXT,	/* UTF-8 without NUL */
 	CODEC_NAME,	/* and without control characters */
 	CODEC_ROLE,	/* [a-z0-9_-] */
+	CODEC_FILE,	/* CODEC_NAME without '/' */
 };
 
 /* How the encoder knows that an optional field is absent. */

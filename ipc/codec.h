@@ -58,7 +58,7 @@ struct msg_bias {
  */
 struct msg_generate {
 	uint64_t id;			/* not 0 */
-	const char *model;		/* optional: NULL, the only one */
+	const char *model;		/* optional: NULL, the default one */
 	const struct msg_part *prompt;	/* [n_prompt] */
 	size_t n_prompt;
 	const struct msg_chat *messages;	/* [n_messages] */
@@ -81,6 +81,8 @@ struct msg_generate {
 	uint32_t logprobs;		/* alternatives, at most KVD_LOGPROBS_MAX */
 	bool ignore_eos;		/* optional: false */
 	bool progress;			/* optional: false */
+	bool has_prompt_logprobs;	/* optional: false, none */
+	uint32_t prompt_logprobs;	/* from this position of the prompt on */
 };
 
 struct msg_cancel {
@@ -114,6 +116,20 @@ struct msg_models {
 
 struct msg_ps {
 	uint64_t id;
+};
+
+/* With one descriptor: the file, open for reading. */
+struct msg_load {
+	uint64_t id;
+	const char *name;	/* 1..KVD_MODEL_NAME_MAX bytes, no control characters, no '/' */
+	uint32_t n_ctx;		/* optional: 0, as the daemon is configured */
+	bool progress;		/* optional: false; `loading` now and then */
+};
+
+struct msg_unload {
+	uint64_t id;
+	const char *model;
+	bool now;		/* optional: false, requests that have begun end first */
 };
 
 /* --- daemon to client ------------------------------------------------------- */
@@ -164,6 +180,9 @@ struct msg_model {
 	uint32_t n_ctx, n_ctx_train, n_vocab, n_layers, n_embd;
 	uint64_t n_params, file_bytes, weight_bytes;
 	const char *hash;
+	uint32_t percent;	/* loaded, 0..100 */
+	uint32_t uid;		/* who had it loaded */
+	bool is_default;	/* for requests that name none */
 };
 
 struct msg_models_reply {
@@ -175,7 +194,7 @@ struct msg_models_reply {
 struct msg_process {
 	uint64_t session, request;
 	uint32_t uid, pid;
-	const char *client, *phase;
+	const char *client, *phase, *model;
 	uint32_t prompt_tokens, computed_tokens, generated_tokens, blocks;
 	uint64_t age_ns;
 };
@@ -185,6 +204,22 @@ struct msg_ps_reply {
 	const struct msg_process *processes;	/* [n_processes], at most KVD_PS_MAX */
 	size_t n_processes;
 	bool truncated;		/* there are more than fit */
+};
+
+struct msg_loaded {
+	uint64_t id;
+	const char *name;
+	uint32_t n_ctx;
+	uint64_t weight_bytes;
+};
+
+struct msg_unloaded {
+	uint64_t id;
+};
+
+struct msg_loading {
+	uint64_t id;
+	uint32_t percent;
 };
 
 /* --- decoding ----------------------------------------------------------------- */
@@ -202,6 +237,8 @@ struct msg {
 		struct msg_status status;
 		struct msg_models models;
 		struct msg_ps ps;
+		struct msg_load load;
+		struct msg_unload unload;
 		struct msg_welcome welcome;
 		struct msg_refused refused;
 		struct msg_error error;
@@ -210,6 +247,9 @@ struct msg {
 		struct msg_status_reply status_reply;
 		struct msg_models_reply models_reply;
 		struct msg_ps_reply ps_reply;
+		struct msg_loaded loaded;
+		struct msg_unloaded unloaded;
+		struct msg_loading loading;
 	};
 	void *storage;		/* the codec's */
 };
@@ -275,6 +315,8 @@ CODEC_ENCODER(tokenize, KVD_MSG_TOKENIZE)
 CODEC_ENCODER(status, KVD_MSG_STATUS)
 CODEC_ENCODER(models, KVD_MSG_MODELS)
 CODEC_ENCODER(ps, KVD_MSG_PS)
+CODEC_ENCODER(load, KVD_MSG_LOAD)
+CODEC_ENCODER(unload, KVD_MSG_UNLOAD)
 CODEC_ENCODER(welcome, KVD_MSG_WELCOME)
 CODEC_ENCODER(refused, KVD_MSG_REFUSED)
 CODEC_ENCODER(error, KVD_MSG_ERROR)
@@ -283,8 +325,14 @@ CODEC_ENCODER(tokenized, KVD_MSG_TOKENIZED)
 CODEC_ENCODER(status_reply, KVD_MSG_STATUS_REPLY)
 CODEC_ENCODER(models_reply, KVD_MSG_MODELS_REPLY)
 CODEC_ENCODER(ps_reply, KVD_MSG_PS_REPLY)
+CODEC_ENCODER(loaded, KVD_MSG_LOADED)
+CODEC_ENCODER(unloaded, KVD_MSG_UNLOADED)
+CODEC_ENCODER(loading, KVD_MSG_LOADING)
 
 #undef CODEC_ENCODER
+
+/* Whether a model may be called so: as the field `name` of `load`. */
+bool codec_model_name_valid(const char *name);
 
 /* Fills in the defaults of optional fields (zero where there is none). */
 void msg_generate_init(struct msg_generate *m);

@@ -5,7 +5,7 @@
  *
  * Messages.  SOCK_SEQPACKET, one datagram = one message = one msgpack array
  * [ id, { "field": value, ... } ].  Unknown or ill-typed fields are refused by
- * name.  Ids are spaced and never reused.
+ * name.  Ids are spaced and never reused.  `load` brings one descriptor: the file.
  *
  * Shared memory.  `welcome` carries three descriptors, in this order:
  *   0  the ring: struct kvd_ring_header, then data; the client can only read
@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define KVD_PROTOCOL_VERSION 1
+#define KVD_PROTOCOL_VERSION 2
 
 /* Limits.  Sizes in bytes; of strings without the NUL that C adds. */
 #define KVD_MESSAGE_MAX 65536		/* one datagram, either way */
@@ -46,9 +46,10 @@
 #define KVD_LOGIT_BIAS_MAX 1024
 #define KVD_LOGPROBS_MAX 32		/* alternatives per token */
 #define KVD_SESSION_REQUESTS_MAX 64	/* queued and running in one session; see KVD_RING_REQUESTS */
-#define KVD_MODELS_MAX 64		/* in one models_reply */
-#define KVD_PS_MAX 256			/* in one ps_reply */
+#define KVD_MODELS_MAX 16		/* loaded, loading and unloading; all are in one models_reply */
+#define KVD_PS_MAX 160			/* in one ps_reply */
 #define KVD_WELCOME_FDS 3
+#define KVD_LOAD_FDS 1
 
 /*
  * Space in the ring.  A batch is what one step of one request writes, all or
@@ -75,6 +76,8 @@ enum kvd_message {
 	KVD_MSG_STATUS = 0x20,
 	KVD_MSG_MODELS = 0x21,
 	KVD_MSG_PS = 0x22,
+	KVD_MSG_LOAD = 0x28,		/* with the file's descriptor */
+	KVD_MSG_UNLOAD = 0x29,
 	/* daemon to client */
 	KVD_MSG_WELCOME = 0x81,
 	KVD_MSG_REFUSED = 0x82,		/* instead of welcome; the daemon closes */
@@ -84,6 +87,9 @@ enum kvd_message {
 	KVD_MSG_STATUS_REPLY = 0xa0,
 	KVD_MSG_MODELS_REPLY = 0xa1,
 	KVD_MSG_PS_REPLY = 0xa2,
+	KVD_MSG_LOADED = 0xa8,
+	KVD_MSG_UNLOADED = 0xa9,
+	KVD_MSG_LOADING = 0xaa,		/* how far a load has come */
 };
 
 /* Why something was refused or ended; in `error`, `refused` and the error record. */
@@ -102,6 +108,11 @@ enum kvd_code {
 	KVD_CODE_SHUTDOWN = 11,
 	KVD_CODE_INTERNAL = 12,
 	KVD_CODE_LOADING = 13,
+	KVD_CODE_UNLOADED = 14,		/* the model was unloaded before the request ended */
+	KVD_CODE_CANCELLED = 15,	/* a load was given up */
+	KVD_CODE_BAD_MODEL = 16,	/* the file is none that can be served */
+	KVD_CODE_EXISTS = 17,		/* a model of this name is there */
+	KVD_CODE_LAST = KVD_CODE_EXISTS,
 };
 
 /* What a prompt part holds. */

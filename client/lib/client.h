@@ -57,6 +57,8 @@ struct call {
 	struct arena_block memory;	/* the daemon may write there until it answers */
 	bool sent, answered;
 	bool abandoned;			/* nobody waits any more: freed by the answer */
+	uint32_t percent;		/* of a load */
+	uint64_t heard_ns;		/* when the daemon last told about it */
 	struct msg *reply;		/* of the expected kind, or error */
 };
 
@@ -127,6 +129,8 @@ int client_leave(struct kvd_client *c, int r);
  * 0; KVD_E_CLOSED; KVD_E_TIMEOUT; -errno.
  */
 int client_send(struct kvd_client *c, const struct codec_buf *buf, int timeout_ms);
+/* The same with a descriptor, which stays the caller's; -1: none. */
+int client_send_fd(struct kvd_client *c, const struct codec_buf *buf, int fd, int timeout_ms);
 
 /*
  * One datagram without waiting, as fdpass_recv().  A daemon that closed with
@@ -161,6 +165,13 @@ void request_free(struct request *r);	/* unlinks, gives its memory back; NULL is
 /* With the lock held; NULL: no memory. */
 struct call *call_new(struct kvd_client *c, enum kvd_message expected);
 void call_free(struct call *call);	/* NULL is fine */
+/*
+ * The two halves of call_exchange(): sends buf, with a descriptor unless fd is -1; waits for the answer until
+ * deadline_ns.  With the lock held, given up meanwhile.  call_begin(): 0 or a failure that is said;
+ * call_await(): 0: call->reply is there; -ETIMEDOUT, not said; KVD_E_CLOSED, KVD_E_PROTOCOL, -errno, said.
+ */
+int call_begin(struct kvd_client *c, struct call *call, const struct codec_buf *buf, int fd);
+int call_await(struct kvd_client *c, struct call *call, uint64_t deadline_ns);
 /*
  * Sends buf and waits for the answer, call->reply.  With the lock held, given up
  * meanwhile.  0; KVD_E_CLOSED, KVD_E_PROTOCOL, KVD_E_TIMEOUT; -errno.

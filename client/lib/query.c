@@ -32,28 +32,43 @@ struct call *call_new(struct kvd_client *c, enum kvd_message expected)
 	return call;
 }
 
-int call_exchange(struct kvd_client *c, struct call *call, const struct codec_buf *buf)
+int call_begin(struct kvd_client *c, struct call *call, const struct codec_buf *buf, int fd)
 {
-	uint64_t deadline_ns = clock_ns() + (uint64_t)CALL_TIMEOUT_MS * 1000000;
-
 	list_push_back(&c->calls, &call->link);
 	pthread_mutex_unlock(&c->lock);
-	int r = client_send(c, buf, CALL_TIMEOUT_MS);
+	int r = client_send_fd(c, buf, fd, CALL_TIMEOUT_MS);
 	pthread_mutex_lock(&c->lock);
 	call->sent = !r;
-	while (!r && !call->answered) {
-		if (c->broken)
-			return client_still_broken(c);
-		r = client_wait(c, deadline_ns, false);
-	}
-	if (call->answered)
+	if (!r)
 		return 0;
-	if (r == -ETIMEDOUT)
-		return client_fail(c, KVD_E_TIMEOUT, "the daemon does not answer");
 	if (r == KVD_E_CLOSED)
 		return client_fail(c, r, "the daemon is gone");
 	return client_fail(c, r, "cannot send to the daemon: %s", r == KVD_E_TIMEOUT ? "it does not read" :
 			   strerror(-r));
+}
+
+int call_await(struct kvd_client *c, struct call *call, uint64_t deadline_ns)
+{
+	while (!call->answered) {
+		if (c->broken)
+			return client_still_broken(c);
+		int r = client_wait(c, deadline_ns, false);
+		if (r == -ETIMEDOUT)
+			return call->answered ? 0 : r;
+		if (r && !call->answered)
+			return client_fail(c, r, "cannot wait for the daemon: %s", strerror(-r));
+	}
+	return 0;
+}
+
+int call_exchange(struct kvd_client *c, struct call *call, const struct codec_buf *buf)
+{
+	uint64_t deadline_ns = clock_ns() + (uint64_t)CALL_TIMEOUT_MS * 1000000;
+	int r = call_begin(c, call, buf, -1);
+
+	if (!r)
+		r = call_await(c, call, deadline_ns);
+	return r == -ETIMEDOUT ? client_fail(c, KVD_E_TIMEOUT, "the daemon does not answer") : r;
 }
 
 void call_finish(struct kvd_client *c, struct call *call)
@@ -144,6 +159,9 @@ static void fill_model(struct kvd_model *out, const struct msg_model *m)
 	COPY(out->state, m->state);
 	COPY(out->chat_template, m->chat_template);
 	COPY(out->hash, m->hash);
+	out->percent = m->percent;
+	out->uid = m->uid;
+	out->is_default = m->is_default;
 }
 
 KVD_API int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n)
@@ -177,6 +195,7 @@ static void fill_process(struct kvd_process *out, const struct msg_process *m)
 	};
 	COPY(out->client, m->client);
 	COPY(out->phase, m->phase);
+	COPY(out->model, m->model);
 }
 
 KVD_API int kvd_ps(struct kvd_client *c, struct kvd_process **list, size_t *n)

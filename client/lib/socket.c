@@ -26,10 +26,15 @@ static int poll_timeout(uint64_t deadline_ns)
 
 int client_send(struct kvd_client *c, const struct codec_buf *buf, int timeout_ms)
 {
+	return client_send_fd(c, buf, -1, timeout_ms);
+}
+
+int client_send_fd(struct kvd_client *c, const struct codec_buf *buf, int fd, int timeout_ms)
+{
 	uint64_t deadline = clock_ns() + (uint64_t)timeout_ms * 1000000;
 
 	for (;;) {
-		int r = fdpass_send(c->sock, buf->data, buf->n, NULL, 0, FDPASS_DONTWAIT);
+		int r = fdpass_send(c->sock, buf->data, buf->n, &fd, fd >= 0, FDPASS_DONTWAIT);
 		if (r == -EPIPE || r == -ECONNRESET || r == -ENOTCONN)
 			return KVD_E_CLOSED;
 		if (r == -EINTR)
@@ -126,6 +131,16 @@ static void handle_reply(struct kvd_client *c, struct msg **m, uint64_t id)
 	answer_call(call, m);
 }
 
+static void handle_loading(struct kvd_client *c, const struct msg_loading *m)
+{
+	struct call *call = find_call(c, m->id);
+
+	if (!call || call->expected != KVD_MSG_LOADED)
+		return;
+	call->percent = m->percent;
+	call->heard_ns = clock_ns();
+}
+
 /* Returns whether it is news for kvd_next(). */
 static bool handle_message(struct kvd_client *c, struct msg **m)
 {
@@ -145,6 +160,15 @@ static bool handle_message(struct kvd_client *c, struct msg **m)
 		return false;
 	case KVD_MSG_PS_REPLY:
 		handle_reply(c, m, (*m)->ps_reply.id);
+		return false;
+	case KVD_MSG_LOADED:
+		handle_reply(c, m, (*m)->loaded.id);
+		return false;
+	case KVD_MSG_UNLOADED:
+		handle_reply(c, m, (*m)->unloaded.id);
+		return false;
+	case KVD_MSG_LOADING:
+		handle_loading(c, &(*m)->loading);
 		return false;
 	default:
 		break_protocol(c, "a message that it must not send");

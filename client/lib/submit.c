@@ -35,7 +35,7 @@ KVD_API void kvd_params_init(struct kvd_params *p)
 	*p = (struct kvd_params){
 		.struct_size = sizeof(*p), .max_tokens = 512, .temperature = 0.8f, .top_p = 0.95f,
 		.min_p = 0.05f,
-		.repeat_penalty = 1, .repeat_last_n = 64, .logprobs = -1,
+		.repeat_penalty = 1, .repeat_last_n = 64, .logprobs = -1, .prompt_logprobs = -1,
 	};
 	if (getrandom(&p->seed, sizeof(p->seed), GRND_NONBLOCK) != sizeof(p->seed)) {
 		struct timespec ts;
@@ -102,6 +102,8 @@ static int check_lists(struct kvd_client *c, const struct kvd_params *p)
 			return invalid(c, "bias", "an id below 0 or a bias that is not finite");
 	if (p->logprobs < -1 || p->logprobs > KVD_LOGPROBS_MAX)
 		return invalid(c, "logprobs", "not between -1 and 32");
+	if (p->prompt_logprobs < -1)
+		return invalid(c, "prompt_logprobs", "below -1");
 	return 0;
 }
 
@@ -204,6 +206,8 @@ static int encode_request(struct kvd_client *c, struct codec_buf *buf, const str
 	m.logprobs = p->logprobs > 0 ? (uint32_t)p->logprobs : 0;
 	m.ignore_eos = p->ignore_eos;
 	m.progress = p->progress;
+	m.has_prompt_logprobs = p->prompt_logprobs >= 0;
+	m.prompt_logprobs = m.has_prompt_logprobs ? (uint32_t)p->prompt_logprobs : 0;
 	int r = codec_encode_generate(buf, &m);
 	if (r == -EINVAL)
 		return client_fail(c, r, "a model name, a role or a stop string is not valid");

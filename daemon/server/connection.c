@@ -20,11 +20,13 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	struct connection *c = arg;
 
 	for (unsigned i = 0; i < CONNECTION_BATCH && !c->dead && c->n_queued == 0; i++) {
-		size_t n;
-		int r = fdpass_recv(c->fd, c->buffer, KVD_MESSAGE_MAX, &n, NULL, 0, NULL, FDPASS_DONTWAIT);
+		size_t n, n_fds = 0;
+		int fd = -1;
+		int r = fdpass_recv(c->fd, c->buffer, KVD_MESSAGE_MAX, &n, &fd, KVD_LOAD_FDS, &n_fds,
+				    FDPASS_DONTWAIT);
 
 		if (r == 0)
-			c->ops->message(c, c->buffer, n);
+			c->ops->message(c, c->buffer, n, n_fds ? fd : -1);
 		else if (r == FDPASS_E_TRUNCATED || r == FDPASS_E_FDS)
 			c->ops->discarded(c, r);
 		else if (r == -EAGAIN || r == -EINTR)
@@ -146,6 +148,12 @@ void connection_send(struct connection *c, const void *data, size_t n)
 		r = enqueue(c, data, n);
 	if (r)
 		connection_kill(c);
+}
+
+void connection_hint(struct connection *c, const void *data, size_t n)
+{
+	if (!c->dead && c->n_queued == 0)
+		(void)fdpass_send(c->fd, data, n, NULL, 0, FDPASS_DONTWAIT);
 }
 
 int connection_send_fds(struct connection *c, const void *data, size_t n, const int *fds, size_t n_fds)

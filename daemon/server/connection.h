@@ -27,9 +27,9 @@ struct event_base;
 struct connection;
 
 struct connection_ops {
-	/* One datagram. */
-	void (*message)(struct connection *c, const void *data, size_t n);
-	/* A datagram that was thrown away: FDPASS_E_TRUNCATED or FDPASS_E_FDS. */
+	/* One datagram, and the descriptor that came with it, taken over; -1: none. */
+	void (*message)(struct connection *c, const void *data, size_t n, int fd);
+	/* A datagram that was thrown away: FDPASS_E_TRUNCATED or FDPASS_E_FDS (more than one). */
 	void (*discarded)(struct connection *c, int why);
 	/* The last call: dead; connection_deinit() it. */
 	void (*closed)(struct connection *c);
@@ -55,6 +55,8 @@ int connection_init(struct connection *c, struct event_base *base, int fd, uint8
 void connection_deinit(struct connection *c);
 
 void connection_send(struct connection *c, const void *data, size_t n);
+/* The same for what is not worth keeping: lost if the socket does not take it now. */
+void connection_hint(struct connection *c, const void *data, size_t n);
 /* As the first message only: nothing is queued.  0 or -errno. */
 int connection_send_fds(struct connection *c, const void *data, size_t n, const int *fds, size_t n_fds);
 /* Makes it dead. */

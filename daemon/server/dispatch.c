@@ -6,6 +6,7 @@
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/fd.h"
 #include "ipc/fdpass.h"
 
 enum permission { PERMIT_ALL, PERMIT_ADMIN };
@@ -15,6 +16,7 @@ struct dispatch_row {
 	enum session_state state;
 	enum permission permission;
 	void (*handler)(struct session *s, struct msg **msg);
+	bool wants_fd;		/* comes with exactly one descriptor; all others come with none */
 };
 
 static const struct dispatch_row rows[] = {
@@ -27,6 +29,9 @@ static const struct dispatch_row rows[] = {
 	{ KVD_MSG_STATUS, SESSION_OPEN, PERMIT_ALL, handle_status },
 	{ KVD_MSG_MODELS, SESSION_OPEN, PERMIT_ALL, handle_models },
 	{ KVD_MSG_PS, SESSION_OPEN, PERMIT_ALL, handle_ps },
+	/* Who may load and unload what is the handlers' to say. */
+	{ KVD_MSG_LOAD, SESSION_OPEN, PERMIT_ALL, handle_load, .wants_fd = true },
+	{ KVD_MSG_UNLOAD, SESSION_OPEN, PERMIT_ALL, handle_unload },
 };
 
 static const struct dispatch_row *find_row(enum kvd_message id)
@@ -53,9 +58,10 @@ static void reject(struct session *s, uint64_t id, enum kvd_code code, const cha
 		session_violation(s);
 }
 
-void dispatch_message(struct session *s, const void *data, size_t n)
+void dispatch_message(struct session *s, const void *data, size_t n, int received)
 {
 	_cleanup_(msg_freep) struct msg *msg = NULL;
+	_cleanup_(fd_closep) int fd = received;
 	const struct dispatch_row *row;
 	struct codec_error error;
 	char sentence[128];
@@ -86,12 +92,20 @@ void dispatch_message(struct session *s, const void *data, size_t n)
 		reject(s, 0, KVD_CODE_PERMISSION, "", "only root and the daemon's own user may ask for this");
 		return;
 	}
+	if (row->wants_fd != (fd >= 0)) {
+		snprintf(sentence, sizeof(sentence), "%s comes with %s descriptor", codec_name(msg->id),
+			 row->wants_fd ? "one" : "no");
+		reject(s, row->wants_fd ? msg->load.id : 0, KVD_CODE_BAD_MESSAGE, "", sentence);
+		return;
+	}
+	s->received_fd = &fd;
 	row->handler(s, &msg);
+	s->received_fd = NULL;
 }
 
 void dispatch_discarded(struct session *s, int why)
 {
 	reject(s, 0, KVD_CODE_BAD_MESSAGE, "", why == FDPASS_E_FDS ?
-	       "descriptors are not taken; the message was thrown away" :
+	       "more descriptors than any message has; it was thrown away" :
 	       "the message is longer than 65536 bytes");
 }

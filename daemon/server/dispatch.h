@@ -13,7 +13,8 @@
 
 struct session;
 
-void dispatch_message(struct session *s, const void *data, size_t n);
+/* fd: the descriptor that came with it, closed unless its handler takes it; -1: none. */
+void dispatch_message(struct session *s, const void *data, size_t n, int fd);
 /* why: FDPASS_E_TRUNCATED or FDPASS_E_FDS. */
 void dispatch_discarded(struct session *s, int why);
 
@@ -27,5 +28,7 @@ void handle_tokenize(struct session *s, struct msg **msg);	/* handle-tokenize.c 
 void handle_status(struct session *s, struct msg **msg);	/* handle-info.c */
 void handle_models(struct session *s, struct msg **msg);
 void handle_ps(struct session *s, struct msg **msg);
+void handle_load(struct session *s, struct msg **msg);		/* handle-load.c; takes s->received_fd */
+void handle_unload(struct session *s, struct msg **msg);
 
 #endif

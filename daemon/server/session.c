@@ -11,9 +11,9 @@
 #include "daemon/server/submission.h"
 #include "ipc/fdpass.h"
 
-static void on_message(struct connection *c, const void *data, size_t n)
+static void on_message(struct connection *c, const void *data, size_t n, int fd)
 {
-	dispatch_message((struct session *)c, data, n);
+	dispatch_message((struct session *)c, data, n, fd);
 }
 
 static void on_discarded(struct connection *c, int why)

@@ -45,6 +45,7 @@ struct session {
 	struct stats_page *page;	/* OPEN */
 	struct list submissions;	/* struct submission.link: what the workers have */
 	unsigned n_violations, n_queries;
+	int *received_fd;		/* during a handler: what came with its message, to be fd_steal()ed */
 };
 
 /* A connection was accepted; fd is taken over whatever happens. */

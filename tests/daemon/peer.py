@@ -76,7 +76,7 @@ def malformed(c, prompt, n):
                 msgpack.packb([k.GENERATE, {"id": 9, "prompt": [[0, 0, 4]], "stop": [""]}]),
                 msgpack.packb([k.GENERATE, {"id": 9, "prompt": [[0, 0, 4]], "stop": ["x"] * 1000}]),
                 msgpack.packb([k.GENERATE, {"id": 9, "model": "../../etc/passwd", "prompt": [[0, 0, 4]]}]),
-                msgpack.packb([k.WELCOME, {}]), msgpack.packb([k.HELLO, {"version": 1}]),
+                msgpack.packb([k.WELCOME, {}]), msgpack.packb([k.HELLO, {"version": k.VERSION}]),
                 msgpack.packb([k.TOKENIZE, {"id": 3, "offset": 0, "length": 8, "out_offset": 2**64 - 4,
                                             "out_length": 8}]),
                 msgpack.packb([k.CANCEL, {"id": "x" * 60000}])]

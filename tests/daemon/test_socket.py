@@ -80,7 +80,7 @@ def test_wrong_version(daemon):
     ("arena", 1 << 40), ("client", "x" * 1000), ("client", b"\xff"), ("version", "1")])
 def test_bad_hello_names_the_field(daemon, field, value):
     with daemon.client(hello=False) as c:
-        f = {"version": 1, "client": "t", "ring": 1 << 20, "arena": 1 << 20}
+        f = {"version": k.VERSION, "client": "t", "ring": 1 << 20, "arena": 1 << 20}
         f[field] = value
         c.send(k.HELLO, f)
         msg, fields = c.receive()

@@ -123,8 +123,8 @@ static void other_message(struct fake *f)
 
 static void other_version(struct fake *f)
 {
-	/* [0x81, {"version": 2}] */
-	static const uint8_t welcome[] = "\x92\xcc\x81\x81\xa7version\x02";
+	/* [0x81, {"version": 3}] */
+	static const uint8_t welcome[] = "\x92\xcc\x81\x81\xa7version\x03";
 
 	fake_expect(f, KVD_MSG_HELLO);
 	fake_send_raw(f, welcome, sizeof(welcome) - 1);

@@ -5,11 +5,11 @@
 static void answer_all(struct fake *f)
 {
 	const struct msg_model models[2] = {
-		{ "tiny", "llama", "A tiny model", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff" },
-		{ "b", "", "", "loading", "none", 0, 0, 0, 0, 0, 0, 0, 0, "" },
+		{ "tiny", "llama", "A tiny model", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true },
+		{ "b", "", "", "loading", "none", 0, 0, 0, 0, 0, 0, 0, 0, "", 10, 0, false },
 	};
 	const struct msg_process processes[1] = {
-		{ 1ull << 40, 2, 3, 4, "editor", "decode", 5, 6, 7, 8, 1ull << 50 },
+		{ 1ull << 40, 2, 3, 4, "editor", "decode", "tiny", 5, 6, 7, 8, 1ull << 50 },
 	};
 
 	FAKE_EXPECT(f, fake_greet(f));
@@ -67,7 +67,9 @@ static void every_member(void **state)
 	assert_true(models[0].n_ctx == 1 && models[0].n_ctx_train == 2 && models[0].n_vocab == 3);
 	assert_true(models[0].n_layers == 4 && models[0].n_embd == 5 && models[0].n_params == 6);
 	assert_true(models[0].file_bytes == 7 && models[0].weight_bytes == 8);
+	assert_true(models[0].percent == 100 && models[0].uid == 9 && models[0].is_default == 1);
 	assert_string_equal(models[1].state, "loading");
+	assert_true(models[1].percent == 10 && models[1].uid == 0 && models[1].is_default == 0);
 	free(models);
 
 	assert_int_equal(kvd_ps(c, &processes, &n), 0);
@@ -78,6 +80,7 @@ static void every_member(void **state)
 		    processes->age_ns == 1ull << 50);
 	assert_string_equal(processes->client, "editor");
 	assert_string_equal(processes->phase, "decode");
+	assert_string_equal(processes->model, "tiny");
 	free(processes);
 	kvd_close(c);
 	fake_stop(&f);

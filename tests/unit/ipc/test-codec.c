@@ -15,9 +15,9 @@
 #include "ipc/base/checked.h"
 #include "ipc/codec.h"
 
-/* Written with Python's msgpack 1.0.3: msgpack.packb([1, {"version": 1, ...}]). */
+/* Written with Python's msgpack 1.0.3: msgpack.packb([1, {"version": 2, ...}]). */
 static const char hello_bytes[] =
-	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x01\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
+	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x02\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
 	"\x70\x79\x74\xc3\xa9\x73\x74\xa4\x72\x69\x6e\x67\xce\x00\x10\x00\x00\xa5\x61\x72"
 	"\x65\x6e\x61\xce\x00\x40\x00\x00";
 static const char generate_bytes[] =
@@ -66,7 +66,7 @@ static struct msg *there_and_back(enum kvd_message id, const void *msg)
 
 static void test_hello(void **state)
 {
-	struct msg_hello a = { .version = 1, .client = "kvctl", .ring = 1u << 16, .arena = 65536 + 4096 };
+	struct msg_hello a = { .version = KVD_PROTOCOL_VERSION, .client = "kvctl", .ring = 1u << 16, .arena = 65536 + 4096 };
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_HELLO, &a);
 
 	SAME(m->hello, a, version);
@@ -77,7 +77,7 @@ static void test_hello(void **state)
 
 static void test_hello_defaults(void **state)
 {
-	struct msg_hello a = { .version = 1, .client = "x" };
+	struct msg_hello a = { .version = KVD_PROTOCOL_VERSION, .client = "x" };
 	struct codec_buf buf = CODEC_BUF_NULL;
 	struct msg *m;
 
@@ -101,7 +101,7 @@ static void test_generate_prompt(void **state)
 		.repeat_penalty = 1.1f,
 		.repeat_last_n = 99, .has_seed = true, .seed = UINT64_MAX - 1, .logit_bias = bias,
 		.n_logit_bias = 2, .stop = stop, .n_stop = 3, .has_logprobs = true, .logprobs = 5,
-		.ignore_eos = true, .progress = true,
+		.ignore_eos = true, .progress = true, .has_prompt_logprobs = true, .prompt_logprobs = 256,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_GENERATE, &a);
 	const struct msg_generate *g = &m->generate;
@@ -131,6 +131,8 @@ static void test_generate_prompt(void **state)
 	SAME(*g, a, logprobs);
 	SAME(*g, a, ignore_eos);
 	SAME(*g, a, progress);
+	SAME(*g, a, has_prompt_logprobs);
+	SAME(*g, a, prompt_logprobs);
 }
 
 static void test_generate_messages(void **state)
@@ -241,9 +243,56 @@ static void test_tokenize(void **state)
 	SAME(m->tokenize, a, out_length);
 }
 
+static void test_load(void **state)
+{
+	struct msg_load l = { .id = 4, .name = "tiny-\xc3\xa9", .n_ctx = 77, .progress = true };
+	struct msg_unload u = { .id = 5, .model = "tiny", .now = true };
+	struct msg_loaded d = { .id = 6, .name = "tiny", .n_ctx = 64, .weight_bytes = UINT64_MAX };
+	struct msg_loading p = { .id = 7, .percent = 100 };
+	struct msg *m = there_and_back(KVD_MSG_LOAD, &l);
+
+	SAME(m->load, l, id); SAME_STR(m->load, l, name); SAME(m->load, l, n_ctx); SAME(m->load, l, progress);
+	msg_free(m);
+	l.n_ctx = 0;
+	m = there_and_back(KVD_MSG_LOAD, &l);
+	assert_int_equal(m->load.n_ctx, 0);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_UNLOAD, &u);
+	SAME(m->unload, u, id); SAME_STR(m->unload, u, model); SAME(m->unload, u, now);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_LOADED, &d);
+	SAME(m->loaded, d, id); SAME_STR(m->loaded, d, name); SAME(m->loaded, d, n_ctx);
+	SAME(m->loaded, d, weight_bytes);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_LOADING, &p);
+	SAME(m->loading, p, id); SAME(m->loading, p, percent);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_UNLOADED, &(struct msg_unloaded){ .id = 8 });
+	assert_int_equal(m->unloaded.id, 8);
+	msg_free(m);
+}
+
+static void test_model_names(void **state)
+{
+	char name[KVD_MODEL_NAME_MAX + 2];
+
+	assert_true(codec_model_name_valid("a"));
+	assert_true(codec_model_name_valid("SmolLM2 135M \xc3\xa9.v2"));
+	assert_false(codec_model_name_valid(""));
+	assert_false(codec_model_name_valid("a/b"));
+	assert_false(codec_model_name_valid("a\nb"));
+	assert_false(codec_model_name_valid("\xc2\x9b"));
+	assert_false(codec_model_name_valid("\xff"));
+	memset(name, 'x', sizeof(name));
+	name[KVD_MODEL_NAME_MAX + 1] = '\0';
+	assert_false(codec_model_name_valid(name));
+	name[KVD_MODEL_NAME_MAX] = '\0';
+	assert_true(codec_model_name_valid(name));
+}
+
 static void test_small_replies(void **state)
 {
-	struct msg_welcome w = { 1, 77, KVD_RING_MIN, KVD_ARENA_MAX, "kvd 0.1.0", "loading" };
+	struct msg_welcome w = { KVD_PROTOCOL_VERSION, 77, KVD_RING_MIN, KVD_ARENA_MAX, "kvd 0.1.0", "loading" };
 	struct msg_refused r = { KVD_CODE_QUOTA, "too many" };
 	struct msg_error e = { 5, KVD_CODE_BAD_FIELD, "out_length", "ids do not fit", 1234 };
 	struct msg_tokenized t = { 9, 12 };
@@ -305,8 +354,8 @@ static void test_status_reply(void **state)
 static void test_models_reply(void **state)
 {
 	static const struct msg_model models[] = {
-		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff" },
-		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "" },
+		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true },
+		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false },
 	};
 	struct msg_models_reply a = { .id = 4, .models = models, .n_models = 2 };
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_MODELS_REPLY, &a);
@@ -320,13 +369,14 @@ static void test_models_reply(void **state)
 		SAME_STR(*x, *y, state); SAME_STR(*x, *y, chat_template); SAME_STR(*x, *y, hash);
 		SAME(*x, *y, n_ctx); SAME(*x, *y, n_ctx_train); SAME(*x, *y, n_vocab); SAME(*x, *y, n_layers);
 		SAME(*x, *y, n_embd); SAME(*x, *y, n_params); SAME(*x, *y, file_bytes);
-		SAME(*x, *y, weight_bytes);
+		SAME(*x, *y, weight_bytes); SAME(*x, *y, percent); SAME(*x, *y, uid);
+		SAME(*x, *y, is_default);
 	}
 }
 
 static void test_ps_reply(void **state)
 {
-	static char client[KVD_CLIENT_NAME_MAX + 1], phase[KVD_PHASE_MAX + 1];
+	static char client[KVD_CLIENT_NAME_MAX + 1], phase[KVD_PHASE_MAX + 1], model[KVD_MODEL_NAME_MAX + 1];
 	static struct msg_process p[KVD_PS_MAX];
 	struct msg_ps_reply a = { .id = UINT64_MAX, .processes = p, .n_processes = KVD_PS_MAX,
 				  .truncated = true };
@@ -335,10 +385,11 @@ static void test_ps_reply(void **state)
 
 	memset(client, 'c', KVD_CLIENT_NAME_MAX);
 	memset(phase, 'p', KVD_PHASE_MAX);
+	memset(model, 'm', KVD_MODEL_NAME_MAX);
 	for (uint32_t i = 0; i < KVD_PS_MAX; i++)
 		p[i] = (struct msg_process){
-			UINT64_MAX - i, UINT64_MAX - 1, UINT32_MAX, UINT32_MAX - i, client, phase, UINT32_MAX,
-			UINT32_MAX - 2, UINT32_MAX - 3, UINT32_MAX - 4, UINT64_MAX - 5,
+			UINT64_MAX - i, UINT64_MAX - 1, UINT32_MAX, UINT32_MAX - i, client, phase, model,
+			UINT32_MAX, UINT32_MAX - 2, UINT32_MAX - 3, UINT32_MAX - 4, UINT64_MAX - 5,
 		};
 	m = there_and_back(KVD_MSG_PS_REPLY, &a);
 	assert_true(m->ps_reply.truncated);
@@ -347,7 +398,7 @@ static void test_ps_reply(void **state)
 		const struct msg_process *x = &m->ps_reply.processes[i], *y = &p[i];
 
 		SAME(*x, *y, session); SAME(*x, *y, request); SAME(*x, *y, uid); SAME(*x, *y, pid);
-		SAME_STR(*x, *y, client); SAME_STR(*x, *y, phase);
+		SAME_STR(*x, *y, client); SAME_STR(*x, *y, phase); SAME_STR(*x, *y, model);
 		SAME(*x, *y, prompt_tokens); SAME(*x, *y, computed_tokens); SAME(*x, *y, generated_tokens);
 		SAME(*x, *y, blocks); SAME(*x, *y, age_ns);
 	}
@@ -399,7 +450,7 @@ static void test_own_bytes(void **state)
 {
 	struct codec_buf buf = CODEC_BUF_NULL;
 	struct msg_error e = { 9, 2, "n", "no", 0 };
-	struct msg_hello h = { 1, "pyt\xc3\xa9st", 1 << 20, 4 << 20 };
+	struct msg_hello h = { KVD_PROTOCOL_VERSION, "pyt\xc3\xa9st", 1 << 20, 4 << 20 };
 
 	assert_int_equal(codec_encode_wake(&buf, &(struct msg_wake){ 0 }), 0);
 	assert_int_equal(buf.n, sizeof(wake_bytes) - 1);
@@ -450,11 +501,11 @@ static void test_encoder_refuses(void **state)
 	static const char *const stops[] = { "" };
 	struct codec_buf buf = CODEC_BUF_NULL;
 	struct msg_generate good, g;
-	struct msg_hello h = { 1, "x", 65537, 0 };
+	struct msg_hello h = { KVD_PROTOCOL_VERSION, "x", 65537, 0 };
 
 	assert_int_equal(codec_encode(&buf, 0x7f, &h), -EINVAL);
 	assert_int_equal(codec_encode_hello(&buf, &h), -EINVAL);
-	h = (struct msg_hello){ 1, NULL, 0, 0 };
+	h = (struct msg_hello){ KVD_PROTOCOL_VERSION, NULL, 0, 0 };
 	assert_int_equal(codec_encode_hello(&buf, &h), -EINVAL);
 	assert_int_equal(buf.n, 0);
 
@@ -509,6 +560,8 @@ int main(void)
 		cmocka_unit_test(test_generate_largest),
 		cmocka_unit_test(test_small_requests),
 		cmocka_unit_test(test_tokenize),
+		cmocka_unit_test(test_load),
+		cmocka_unit_test(test_model_names),
 		cmocka_unit_test(test_small_replies),
 		cmocka_unit_test(test_status_reply),
 		cmocka_unit_test(test_models_reply),

@@ -20,14 +20,18 @@
 static struct event_base *base;
 static struct connection connection;
 static int peer;
-static unsigned n_messages, n_discarded, n_closed, last_discarded;
+static unsigned n_messages, n_with_fd, n_discarded, n_closed, last_discarded;
 static size_t last_size;
 static unsigned n_replies;	/* for each message */
 static uint8_t buffer[KVD_MESSAGE_MAX], big[KVD_MESSAGE_MAX + 8];
 
-static void on_message(struct connection *c, const void *data, size_t n)
+static void on_message(struct connection *c, const void *data, size_t n, int fd)
 {
 	n_messages++;
+	if (fd >= 0) {
+		n_with_fd++;
+		close(fd);
+	}
 	last_size = n;
 	for (unsigned i = 0; i < n_replies; i++)
 		connection_send(c, big, 1000);
@@ -51,7 +55,7 @@ static int set_up(void **state)
 {
 	int fds[2];
 
-	n_messages = n_discarded = n_closed = n_replies = 0;
+	n_messages = n_with_fd = n_discarded = n_closed = n_replies = 0;
 	base = event_base_new();
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds) < 0)
 		return -1;
