@@ -62,11 +62,12 @@ static bool check_parts(struct session *s, const struct msg_generate *m, size_t 
 }
 
 /* Refuses what can't fit before it is copied. */
-static bool check_length(struct session *s, const struct msg_generate *m, uint64_t total)
+static bool check_length(struct session *s, const struct msg_generate *m, const struct served_model *model,
+			 uint64_t total)
 {
-	struct submission_refusal why;
+	struct submission_refusal why = { 0 };
 
-	if (!submission_too_long(s->server->host, total, &why))
+	if (!submission_too_long(model, total, &why))
 		return true;
 	session_error(s, m->id, why.code, why.field, why.message.text, why.count);
 	return false;
@@ -115,7 +116,6 @@ static int take_params(struct submission *out, struct msg **msg)
 	for (size_t i = 0; i < m->n_logit_bias; i++)
 		strings->bias[i] = (struct sampler_bias){ m->logit_bias[i].id, m->logit_bias[i].bias };
 	out->id = m->id;
-	out->model = m->model;
 	out->is_chat = m->n_messages > 0;
 	out->special = m->special;
 	out->bos = m->bos;
@@ -138,6 +138,8 @@ static int take_params(struct submission *out, struct msg **msg)
 		.n_stop = m->n_stop,
 		.ignore_eos = m->ignore_eos,
 		.progress = m->progress,
+		.prompt_logprobs = m->has_prompt_logprobs,
+		.prompt_logprobs_from = m->prompt_logprobs,
 	};
 	strings->msg = steal_ptr(*msg);
 	out->strings = strings;
@@ -205,9 +207,10 @@ void handle_generate(struct session *s, struct msg **msg)
 	const struct msg_generate *m = &(*msg)->generate;
 	size_t n_parts = m->n_messages ? m->n_messages : m->n_prompt;
 	uint64_t total, data_bytes, id = m->id;
+	struct served_model *model = session_model(s, id, m->model);
 	int r;
 
-	if (!check_parts(s, m, n_parts, &total, &data_bytes) || !check_length(s, m, total))
+	if (!model || !check_parts(s, m, n_parts, &total, &data_bytes) || !check_length(s, m, model, total))
 		return;
 	submission = submission_new(n_parts);
 	if (!submission) {
@@ -225,7 +228,6 @@ void handle_generate(struct session *s, struct msg **msg)
 		session_error(s, id, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
 		return;
 	}
-	submission->host = s->server->host;
 	submission->client = s->key;
 	submission->uid = s->uid;
 	submission->owner = s;
@@ -236,7 +238,7 @@ void handle_generate(struct session *s, struct msg **msg)
 		refuse_add(s, id, r);
 		return;
 	}
-	if (submission_start(submission, s->server->workers)) {
+	if (submission_start(submission, model)) {
 		ring_sink_drop(s->sink, id);
 		session_error(s, id, KVD_CODE_BUSY, "", "the queue is full; try again later", 0);
 		return;
@@ -248,22 +250,23 @@ void handle_generate(struct session *s, struct msg **msg)
 void handle_cancel(struct session *s, struct msg **msg)
 {
 	uint64_t id = (*msg)->cancel.id;
-	struct engine *engine = model_host_engine(s->server->host);
+	struct engine *engine = models_engine(s->server->models);
 
 	/* There may be a second one with this id, whose request has ended by now. */
-	list_for_each(e, &s->submissions) {
+	list_for_each_safe(e, next, &s->submissions) {
 		struct submission *submission = list_entry(e, struct submission, link);
 
 		if (submission->id == id)
-			submission_cancel(submission, s->server->workers);
+			submission_cancel(submission);
 	}
+	models_give_up(s->server->models, &(struct models_asker){ s->key, id });
 	if (engine)
 		engine_cancel(engine, s->key, id);
 }
 
 static void tell_engine(struct session *s)
 {
-	struct engine *engine = model_host_engine(s->server->host);
+	struct engine *engine = models_engine(s->server->models);
 
 	if (engine)
 		engine_room(engine, s->key);

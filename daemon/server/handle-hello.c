@@ -30,7 +30,7 @@ static int send_welcome(struct session *s)
 		.ring = segment_data_size(ring_sink_ring(s->sink)),
 		.arena = segment_data_size(ring_sink_client(s->sink)),
 		.server = "kvd " KVD_VERSION,
-		.state = model_host_state(server->host) == MODEL_HOST_READY ? "ready" : "loading",
+		.state = models_starting(server->models) ? "loading" : "ready",
 	};
 	int r = codec_encode_welcome(&server->send_buffer, &welcome);
 

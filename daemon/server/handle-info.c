@@ -14,7 +14,7 @@
 
 static const char *state_name(const struct server *server)
 {
-	return model_host_state(server->host) == MODEL_HOST_READY ? "ready" : "loading";
+	return models_starting(server->models) ? "loading" : "ready";
 }
 
 /* Asks the engine on behalf of a session; a failure is told to it. */
@@ -52,21 +52,20 @@ static struct session *answered(struct views_query *q)
 /* What is the same whoever asks. */
 static void fill_status(const struct server *server, uint64_t id, struct msg_status_reply *out)
 {
-	const struct model *model = model_host_model(server->host);
-	const struct model_host_info *info = model_host_info(server->host);
+	const struct model_host *host = models_host(server->models);
 
 	*out = (struct msg_status_reply){
 		.id = id,
 		.version = KVD_VERSION,
-		.device = model ? info->device : "",
-		.level = model ? info->level : "",
+		.device = model_host_device(host),
+		.level = model_host_level(host),
 		.state = state_name(server),
 		.pid = (uint32_t)getpid(),
-		.n_threads = model ? info->n_threads : 0,
-		.n_models = model ? 1 : 0,
+		.n_threads = model_host_n_threads(host),
+		.n_models = models_count(server->models),
 		.uptime_ns = clock_ns() - server->started_ns,
-		.weight_bytes = model ? model_info(model)->weight_bytes : 0,
-		.loading_percent = model_host_percent(server->host),
+		.weight_bytes = models_weight_bytes(server->models),
+		.loading_percent = models_percent(server->models),
 		.no_cache = server->config.no_cache,
 	};
 }
@@ -74,7 +73,7 @@ static void fill_status(const struct server *server, uint64_t id, struct msg_sta
 static void reply_totals(struct session *s, uint64_t id)
 {
 	struct server *server = s->server;
-	struct engine *engine = model_host_engine(server->host);
+	struct engine *engine = models_engine(server->models);
 	struct engine_stats stats = { 0 };
 	struct msg_status_reply reply;
 
@@ -99,7 +98,7 @@ static void reply_totals(struct session *s, uint64_t id)
 static void answer_status(struct views_query *q)
 {
 	struct session *s = answered(q);
-	struct engine *engine = model_host_engine(q->server->host);
+	struct engine *engine = models_engine(q->server->models);
 	struct engine_stats stats = { 0 };
 	struct msg_status_reply reply;
 	struct kvd_stats own;
@@ -136,58 +135,80 @@ void handle_status(struct session *s, struct msg **msg)
 
 /* --- models -------------------------------------------------------------------- */
 
-/* The name that a model of this file gets: its own without ".gguf". */
-static void name_of_file(const char *path, char *out, size_t n)
-{
-	const char *slash = strrchr(path, '/');
-	char *dot;
+struct described {
+	struct msg_model item;
+	char hash[KVD_HASH_MAX + 1];
+};
 
-	snprintf(out, n, "%s", slash ? slash + 1 : path);
-	dot = strrchr(out, '.');
-	if (dot && dot != out && strcmp(dot, ".gguf") == 0)
-		*dot = '\0';
+static const char *state_of(const struct served_model *m)
+{
+	switch (m->state) {
+	case SERVED_READY:
+		return "ready";
+	case SERVED_UNLOADING:
+		return "unloading";
+	case SERVED_FAILED:
+		return "failed";
+	default:
+		return "loading";
+	}
 }
 
-static void fill_model(const struct model *model, char hash[KVD_HASH_MAX + 1], struct msg_model *out)
+/* What is known once the file has been read. */
+static void describe_loaded(const struct hosted_model *hosted, struct described *d)
 {
-	const struct model_info *info = model_info(model);
-	const struct chat_template *template = model_chat_template(model);
+	const struct model_info *info = model_info(hosted->model);
+	const struct chat_template *template = model_chat_template(hosted->model);
 	const char *template_name = template ? chat_template_name(template) : "none";
+	struct msg_model *item = &d->item;
 
 	for (size_t i = 0; i < sizeof(info->content_hash); i++)
-		snprintf(hash + 2 * i, 3, "%02x", info->content_hash[i]);
-	*out = (struct msg_model){
-		.name = info->name,
-		.arch = info->arch,
-		.title = info->title,
-		.state = "ready",
-		.chat_template = template_name ? template_name : "unknown",
-		.n_ctx = model_n_ctx(model),
-		.n_ctx_train = info->n_ctx_train,
-		.n_vocab = info->n_vocab,
-		.n_layers = info->n_layers,
-		.n_embd = info->n_embd,
-		.n_params = info->n_params,
-		.file_bytes = info->file_bytes,
-		.weight_bytes = info->weight_bytes,
-		.hash = hash,
-	};
+		snprintf(d->hash + 2 * i, 3, "%02x", info->content_hash[i]);
+	item->arch = info->arch;
+	item->title = info->title;
+	item->chat_template = template_name ? template_name : "unknown";
+	item->n_ctx = engine_model_n_ctx(hosted->engine_model);
+	item->n_ctx_train = info->n_ctx_train;
+	item->n_vocab = info->n_vocab;
+	item->n_layers = info->n_layers;
+	item->n_embd = info->n_embd;
+	item->n_params = info->n_params;
+	item->file_bytes = info->file_bytes;
+	item->weight_bytes = info->weight_bytes;
+}
+
+static void describe(const struct served_model *m, struct described *d)
+{
+	*d = (struct described){ .item = {
+		.name = m->name,
+		.arch = "",
+		.title = "",
+		.state = state_of(m),
+		.chat_template = "",
+		.percent = atomic_load(&m->percent),
+		.uid = m->uid,
+		.is_default = m == models_default(m->models),
+	} };
+	if (m->hosted.model)
+		describe_loaded(&m->hosted, d);
 }
 
 void handle_models(struct session *s, struct msg **msg)
 {
-	const struct model *model = model_host_model(s->server->host);
-	char hash[KVD_HASH_MAX + 1] = "", name[256];
-	struct msg_model item = {
-		.name = name, .arch = "", .title = "", .state = "loading", .chat_template = "", .hash = hash,
-	};
+	const struct models *models = s->server->models;
+	struct msg_model items[KVD_MODELS_MAX];
+	struct described described[KVD_MODELS_MAX];
+	size_t n = 0;
 
-	if (model)
-		fill_model(model, hash, &item);
-	else
-		name_of_file(s->server->config.model_path, name, sizeof(name));
+	for (struct served_model *m = models_next(models, NULL); m && n < KVD_MODELS_MAX;
+	     m = models_next(models, m)) {
+		describe(m, &described[n]);
+		items[n] = described[n].item;
+		items[n].hash = described[n].hash;
+		n++;
+	}
 	session_send(s, KVD_MSG_MODELS_REPLY, &(struct msg_models_reply){
-		.id = (*msg)->models.id, .models = &item, .n_models = 1,
+		.id = (*msg)->models.id, .models = items, .n_models = n,
 	});
 }
 
@@ -227,13 +248,16 @@ static void list_view(struct listing *l, const struct engine_request_view *v)
 		[ENGINE_QUEUED] = "queued", [ENGINE_PREFILL] = "prefill",
 		[ENGINE_DECODE] = "decode", [ENGINE_PARKED] = "parked",
 	};
-	const struct session *owner = server_session(l->reader->server, v->client);
+	const struct server *server = l->reader->server;
+	const struct session *owner = server_session(server, v->client);
+	const struct served_model *model = models_of_engine(server->models, v->model);
 	struct msg_process *p = owner ? next_item(l, owner) : NULL;
 
 	/* A session that has gone takes its requests along within a step. */
 	if (!p)
 		return;
 	p->request = v->id;
+	p->model = model ? model->name : "";
 	p->phase = phases[v->phase];
 	p->prompt_tokens = v->n_prompt;
 	p->computed_tokens = v->n_computed;
@@ -255,6 +279,7 @@ static void list_waiting(struct listing *l, const struct session *owner)
 		if (!p)
 			return;
 		p->request = submission->id;
+		p->model = submission->job.model->name;
 		p->phase = "queued";
 		p->age_ns = clock_ns() - submission->created_ns;
 	}

@@ -10,7 +10,7 @@
 #include "ipc/base/checked.h"
 
 struct tokenization {
-	struct job job;
+	struct model_job job;
 	struct server *server;
 	uint64_t session;
 	struct ring_sink *sink;		/* a reference: its arena gets the ids */
@@ -21,6 +21,7 @@ struct tokenization {
 	/* The worker's result. */
 	enum kvd_code code;
 	const char *field, *message;
+	struct diag why;
 	uint64_t count;
 };
 
@@ -28,6 +29,7 @@ static void tokenization_free(struct tokenization *t)
 {
 	if (!t)
 		return;
+	model_job_end(&t->job);
 	if (t->sink)
 		ring_sink_unref(t->sink);
 	charge_deinit(&t->request);
@@ -98,18 +100,13 @@ static void write_result(struct tokenization *t, const struct tokenizer *tokeniz
 
 static void run(struct job *job)
 {
-	struct tokenization *t = list_entry(job, struct tokenization, job);
+	struct tokenization *t = list_entry(job, struct tokenization, job.job);
 	const struct msg_tokenize *m = &t->msg->tokenize;
-	const struct model *model = model_host_model(t->server->host);
-	const struct tokenizer *tokenizer = model_tokenizer(model);
+	const struct tokenizer *tokenizer = model_tokenizer(t->job.model->hosted.model);
 	unsigned flags = (m->special ? TOKENIZE_SPECIAL : 0u) | (m->bos ? TOKENIZE_BOS : 0u);
 	struct token_list ids = { 0 };
 	int r;
 
-	if (m->model && strcmp(m->model, model_info(model)->name) != 0) {
-		fail(t, KVD_CODE_NO_MODEL, "model", "there is no such model", 0);
-		return;
-	}
 	r = tokenizer_encode(tokenizer, t->text, m->length, flags, &ids);
 	if (r)
 		fail(t, r == -ENOMEM ? KVD_CODE_NO_MEMORY : KVD_CODE_INTERNAL, "", strerror(-r), 0);
@@ -120,13 +117,11 @@ static void run(struct job *job)
 
 static void done(struct job *job)
 {
-	_cleanup_(tokenization_freep) struct tokenization *t = list_entry(job, struct tokenization, job);
+	_cleanup_(tokenization_freep) struct tokenization *t = list_entry(job, struct tokenization, job.job);
 	struct session *s = server_session(t->server, t->session);
 
-	if (job->dropped && model_host_state(t->server->host) == MODEL_HOST_FAILED)
-		fail(t, KVD_CODE_NO_MODEL, "", model_host_error(t->server->host), 0);
-	else if (job->dropped)
-		fail(t, KVD_CODE_SHUTDOWN, "", "the daemon is stopping", 0);
+	if (job->dropped)
+		fail(t, model_job_why(&t->job, &t->why), "", t->why.text, 0);
 	if (!s)
 		return;
 	s->n_queries--;
@@ -178,8 +173,9 @@ void handle_tokenize(struct session *s, struct msg **msg)
 	_cleanup_(tokenization_freep) struct tokenization *t = calloc(1, sizeof(*t));
 	const struct msg_tokenize *m = &(*msg)->tokenize;
 	uint64_t id = m->id;
+	struct served_model *model = session_model(s, id, m->model);
 
-	if (t && !check(s, m, t))
+	if (!model || (t && !check(s, m, t)))
 		return;
 	if (t)
 		t->text = malloc(m->length + 1u);
@@ -192,10 +188,10 @@ void handle_tokenize(struct session *s, struct msg **msg)
 	t->sink = s->sink;
 	ring_sink_ref(t->sink);
 	t->msg = steal_ptr(*msg);
-	t->job.uid = s->uid;
-	t->job.run = run;
-	t->job.done = done;
-	if (workers_submit(s->server->workers, &t->job)) {
+	t->job.job.uid = s->uid;
+	t->job.job.run = run;
+	t->job.job.done = done;
+	if (model_job_start(&t->job, model)) {
 		session_error(s, id, KVD_CODE_BUSY, "", "the queue is full; try again later", 0);
 		return;
 	}

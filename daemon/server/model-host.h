@@ -1,58 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * model-host.h - backend, model and engine of the one model that is served, and
- * the thread that brings them up.
+ * model-host.h - backend and engine, and how a file becomes a model in them.
  *
- * States: LOADING -> READY | FAILED.  The state changes on the loop thread,
- * inside the `settled` callback's delivery; engine and model are valid from then
- * on, for any thread that was started or told afterwards.
+ * The engine is made with the first model, whose context tells how much memory
+ * for keys and values is worth having where none was asked for.
+ *
+ * Thread: model_host_load() and model_host_unload() on any thread but the loop's, the
+ * first on one at a time; they do what takes long.
  */
 #ifndef KVD_SERVER_MODEL_HOST_H
 #define KVD_SERVER_MODEL_HOST_H
 
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "daemon/engine/engine.h"
 #include "daemon/model/model.h"
-#include "daemon/server/mailbox.h"
 #include "daemon/server/server.h"
 #include "ipc/base/account.h"
+#include "ipc/protocol.h"
 
 struct model_host;
 
-enum model_host_state { MODEL_HOST_LOADING, MODEL_HOST_READY, MODEL_HOST_FAILED };
-
-/* Runs on the loop thread, once. */
-typedef void (*model_host_settled_fn)(void *arg);
-
-/* Starts the loading; config and accounts outlive the host.  0 or -errno. */
+/* Opens the backend; config and accounts outlive the host.  0 or -errno; diag says what is wrong. */
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
-		   struct mailbox *mailbox, model_host_settled_fn settled, void *arg);
-/* Gives up a load that still runs and joins its thread; ends the engine (every
- * request gets its last record).  The host's mail is delivered or void afterwards. */
+		   struct diag *diag);
+/* Ends the engine: every request gets its last record.  Nothing loads any more. */
 void model_host_stop(struct model_host *h);
-/* After model_host_stop(). */
+/* After model_host_stop(), when every model is unloaded. */
 void model_host_free(struct model_host *h);
 CLEANUP_DEFINE(struct model_host, model_host_free)
 
-enum model_host_state model_host_state(const struct model_host *h);
-unsigned model_host_percent(const struct model_host *h);	/* loaded, 0..100 */
-/* FAILED: why. */
-const char *model_host_error(const struct model_host *h);
-
-/* READY only; NULL before. */
-struct engine *model_host_engine(const struct model_host *h);
-struct engine_model *model_host_engine_model(const struct model_host *h);
-const struct model *model_host_model(const struct model_host *h);
-
-struct model_host_info {
-	const char *device, *level;	/* "cpu", "avx2" */
-	uint32_t n_threads;
-	uint64_t kv_memory;		/* as chosen */
-	uint32_t block_tokens;
-	uint64_t max_prompt;		/* bytes: no longer prompt fits the context, whatever it says */
+/* Where a model comes from. */
+struct model_source {
+	const char *name;	/* that clients use */
+	const char *path;	/* opened by us; NULL: */
+	int fd;			/* this, of a client, which may be anything; taken over */
+	uint32_t n_ctx;		/* 0: as configured */
+	bool charged;		/* to uid's share of weights */
+	uid_t uid;
+	model_progress_fn progress;
+	void *progress_arg;
 };
-/* READY only. */
-const struct model_host_info *model_host_info(const struct model_host *h);
+
+struct hosted_model {
+	struct model *model;
+	struct engine_model *engine_model;
+	uint64_t max_prompt;	/* bytes: no longer prompt fits the context, whatever it says */
+	struct charge weights;
+};
+
+#define HOSTED_MODEL_NULL ((struct hosted_model){ 0 })
+
+/*
+ * Reads a file into a model that may have requests at once.  KVD_CODE_OK and *out; else why not, diag has the
+ * sentence, and nothing is left behind.
+ */
+enum kvd_code model_host_load(struct model_host *h, struct hosted_model *out, const struct model_source *source,
+			      struct diag *diag);
+/* Frees it, once the engine has let go of it and nobody uses it. */
+void model_host_unload(struct model_host *h, struct hosted_model *m);
+
+/* NULL until a model was loaded; the loader's thread, or others that heard of that load. */
+struct engine *model_host_engine(const struct model_host *h);
+
+const char *model_host_device(const struct model_host *h);	/* "cpu" */
+const char *model_host_level(const struct model_host *h);	/* "avx2" */
+uint32_t model_host_n_threads(const struct model_host *h);
 
 #endif

@@ -14,7 +14,7 @@
 #include "daemon/server/acceptor.h"
 #include "daemon/server/listener.h"
 #include "daemon/server/mailbox.h"
-#include "daemon/server/model-host.h"
+#include "daemon/server/models.h"
 #include "daemon/server/server.h"
 #include "daemon/server/stats-pages.h"
 #include "daemon/server/views.h"
@@ -36,7 +36,7 @@ struct server {
 	struct mailbox *mailbox;
 	struct accounts *accounts;
 	struct workers *workers;
-	struct model_host *host;
+	struct models *models;
 	struct stats_pages *pages;
 
 	struct listener *listener;
@@ -56,6 +56,7 @@ struct server {
 	uint64_t refusal_logged_ns;
 	unsigned n_refusals_unlogged;
 
+	bool ready;			/* the models of the configuration are loaded */
 	bool stopping;
 	int status;			/* exit status */
 };
@@ -70,6 +71,13 @@ uint32_t server_n_waiting(const struct server *s, bool all, uid_t uid);
 void server_sessions_changed(struct server *s);
 /* Fills the statistics pages soon. */
 void server_update_stats(struct server *s);
+/* models_config.loaded and .unloaded, in handle-load.c: answer who asked. */
+void server_loaded(void *arg, struct served_model *m);
+void server_unloaded(void *arg, const struct served_model *m, const struct models_asker *asker);
+/* Tells those who load how far it has come. */
+void server_tell_progress(struct server *s);
+/* A model of the configuration has loaded, or has not. */
+void server_started(struct server *s, const struct served_model *m);
 /* A line for the log, at most one a second. */
 void server_log_refusal(struct server *s, uid_t uid, const char *why);
 void server_stop(struct server *s, int status);

@@ -94,15 +94,14 @@ static uint32_t n_waiting_of(void *arg, uid_t uid)
 static void write_stats(struct views_query *q)
 {
 	struct server *s = q->server;
-	const struct model *model = model_host_model(s->host);
-	struct engine *engine = model_host_engine(s->host);
+	struct engine *engine = models_engine(s->models);
 	struct engine_stats stats = { 0 };
 	struct stats_health health = {
-		.state = s->stopping ? KVD_STATS_STOPPING : model ? KVD_STATS_READY : KVD_STATS_LOADING,
-		.loading_percent = model_host_percent(s->host),
-		.n_models = model ? 1 : 0,
+		.state = s->stopping ? KVD_STATS_STOPPING : s->ready ? KVD_STATS_READY : KVD_STATS_LOADING,
+		.loading_percent = models_percent(s->models),
+		.n_models = models_count(s->models),
 		.n_sessions = s->n_sessions,
-		.weight_bytes = model ? model_info(model)->weight_bytes : 0,
+		.weight_bytes = models_weight_bytes(s->models),
 		.n_waiting = server_n_waiting(s, true, 0),
 		.n_waiting_of = n_waiting_of,
 		.arg = s,
@@ -132,15 +131,16 @@ static void on_stats_timer(evutil_socket_t fd, short what, void *arg)
 	struct server *s = arg;
 
 	server_update_stats(s);
-	if (model_host_state(s->host) == MODEL_HOST_LOADING)
-		sd_notifyf(0, "STATUS=Loading the model, %u %%.", model_host_percent(s->host));
+	server_tell_progress(s);
+	if (!s->ready)
+		sd_notifyf(0, "STATUS=Loading models, %u %%.", models_percent(s->models));
 	server_sessions_changed(s);
 }
 
 void server_sessions_changed(struct server *s)
 {
 	struct timeval idle = { .tv_sec = s->config.idle_exit_s }, tick = { .tv_usec = STATS_INTERVAL_US };
-	bool ready = model_host_state(s->host) == MODEL_HOST_READY;
+	bool ready = !models_loading(s->models);
 
 	/* Nobody looks at the pages, nothing loads: the daemon sleeps. */
 	if (!s->n_sessions && ready)
@@ -193,37 +193,29 @@ static void on_signal(evutil_socket_t fd, short what, void *arg)
 	server_stop(s, EXIT_SUCCESS);
 }
 
-static void log_ready(const struct server *s)
+static void become_ready(struct server *s)
 {
-	const struct model_info *m = model_info(model_host_model(s->host));
-	const struct model_host_info *h = model_host_info(s->host);
+	const struct model_host *host = models_host(s->models);
+	struct engine *engine = models_engine(s->models);
+	struct engine_stats stats = { 0 };
 
-	log_info("ready: model %s (%s, %llu parameters, context %u), %s/%s with %u threads, "
-		 "%llu MiB for keys and values", m->name, m->arch, (unsigned long long)m->n_params,
-		 model_n_ctx(model_host_model(s->host)), h->device, h->level, h->n_threads,
-		 (unsigned long long)h->kv_memory >> 20);
-	sd_notifyf(0, "READY=1\nSTATUS=Serving %s.", m->name);
+	s->ready = true;
+	if (engine)
+		engine_stats(engine, &stats);
+	log_info("ready: %u model%s, %s/%s with %u threads, %llu MiB for keys and values",
+		 models_count(s->models), models_count(s->models) == 1 ? "" : "s", model_host_device(host),
+		 model_host_level(host), model_host_n_threads(host), (unsigned long long)stats.kv_bytes >> 20);
+	sd_notifyf(0, "READY=1\nSTATUS=Serving %u models.", models_count(s->models));
 }
 
-static void on_settled(void *arg)
+void server_started(struct server *s, const struct served_model *m)
 {
-	struct server *s = arg;
-	int r;
-
-	if (model_host_state(s->host) == MODEL_HOST_FAILED) {
-		log_error("cannot load %s: %s", s->config.model_path, model_host_error(s->host));
+	if (m->state != SERVED_READY && !s->stopping) {
+		log_error("cannot load %s: %s", m->path, m->why.text);
 		server_stop(s, EXIT_FAILURE);
-		return;
+	} else if (!models_starting(s->models) && !s->stopping) {
+		become_ready(s);
 	}
-	r = workers_start(s->workers, N_WORKERS);
-	if (r) {
-		log_error("cannot start workers: %s", strerror(-r));
-		server_stop(s, EXIT_FAILURE);
-		return;
-	}
-	log_ready(s);
-	server_update_stats(s);
-	server_sessions_changed(s);
 }
 
 /* --- start-up ------------------------------------------------------------------------------ */
@@ -305,6 +297,45 @@ static int set_up_loop(struct server *s)
 	return mailbox_new(&s->mailbox, s->base);
 }
 
+int server_model_name(const char *path, char *out, size_t n)
+{
+	const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+	size_t len = strlen(base);
+
+	if (len > 5 && strcmp(base + len - 5, ".gguf") == 0)
+		len -= 5;
+	if (len >= n)
+		return -EINVAL;
+	memcpy(out, base, len);
+	out[len] = '\0';
+	return codec_model_name_valid(out) ? 0 : -EINVAL;
+}
+
+/* The models of the configuration, in its order. */
+static int load_models(struct server *s, struct diag *diag)
+{
+	const struct models_config config = {
+		.config = &s->config, .base = s->base, .mailbox = s->mailbox, .accounts = s->accounts,
+		.workers = s->workers, .loaded = server_loaded, .unloaded = server_unloaded, .arg = s,
+	};
+	char name[KVD_MODEL_NAME_MAX + 1];
+	int r = models_new(&s->models, &config, diag);
+
+	for (size_t i = 0; i < s->config.n_models && !r; i++) {
+		const char *path = s->config.models[i];
+
+		if (server_model_name(path, name, sizeof(name)))
+			return diag_set(diag, -EINVAL, "model: the file's name is not one for a model: %s", path);
+		r = models_load(s->models, &(struct models_load){ .name = name, .path = path, .fd = -1,
+								  .uid = geteuid() });
+		if (r == MODELS_E_EXISTS)
+			return diag_set(diag, -EINVAL, "model: two files have the name \"%s\"", name);
+		if (r == MODELS_E_FULL)
+			return diag_set(diag, -EINVAL, "model: more than %u files", KVD_MODELS_MAX);
+	}
+	return r;
+}
+
 static int set_up(struct server *s, struct diag *diag)
 {
 	const struct account_limits limits = { .max = {
@@ -312,6 +343,7 @@ static int set_up(struct server *s, struct diag *diag)
 		[ACCOUNT_MEMORY] = s->config.uid_memory,
 		[ACCOUNT_REQUESTS] = s->config.uid_requests,
 		[ACCOUNT_KV] = s->config.uid_kv_memory ? s->config.uid_kv_memory : UINT64_MAX,
+		[ACCOUNT_WEIGHTS] = s->config.uid_weights,
 	} };
 	int r;
 
@@ -327,7 +359,9 @@ static int set_up(struct server *s, struct diag *diag)
 	if (!r)
 		r = workers_new(&s->workers, s->mailbox, WORKER_QUEUE_MAX);
 	if (!r)
-		r = model_host_new(&s->host, &s->config, s->accounts, s->mailbox, on_settled, s);
+		r = workers_start(s->workers, N_WORKERS, "kvd-worker");
+	if (!r)
+		r = load_models(s, diag);
 	return r;
 }
 
@@ -371,8 +405,7 @@ static void wind_down(struct server *s)
 	close_listener(s);
 	workers_stop(s->workers);
 	mailbox_deliver(s->mailbox);
-	model_host_stop(s->host);
-	mailbox_deliver(s->mailbox);
+	models_stop(s->models);
 	list_for_each_safe(e, next, &s->sessions)
 		session_free(list_entry(e, struct session, link));
 	mailbox_deliver(s->mailbox);
@@ -380,8 +413,9 @@ static void wind_down(struct server *s)
 
 int server_run(struct server *s)
 {
-	log_info("kvd " KVD_VERSION " listens on %s, loading %s", listener_path(s->listener),
-		 s->config.model_path);
+	log_info("kvd " KVD_VERSION " listens on %s", listener_path(s->listener));
+	if (!models_starting(s->models))
+		become_ready(s);
 	server_sessions_changed(s);
 	if (event_base_dispatch(s->base) < 0) {
 		log_error("the event loop failed");
@@ -402,7 +436,7 @@ void server_free(struct server *s)
 	if (!s)
 		return;
 	close_listener(s);
-	model_host_free(s->host);
+	models_free(s->models);
 	workers_free(s->workers);
 	views_feed_deinit(&s->views);
 	stats_pages_free(s->pages);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * server.h - the daemon as a whole: listener, sessions, model, engine, and the
+ * server.h - the daemon as a whole: listener, sessions, models, engine, and the
  * event loop that ties them together.
  *
  * Threads.  The loop thread (the caller of server_run()) runs libevent and
- * nothing slow.  A loader thread loads the model; workers tokenise; the engine
+ * nothing slow.  A loader thread loads models; workers tokenise; the engine
  * has its own thread.  Everything reaches the loop by a mailbox (mailbox.h).
  *
- * Order.  The socket listens before the model is loaded: sessions are told
+ * Order.  The socket listens before the models are loaded: sessions are told
  * "loading", and what they ask for waits.  At the end: no more sessions, work
  * ended with "shutdown" records, threads joined, then memory.
  */
@@ -15,6 +15,7 @@
 #define KVD_SERVER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -25,7 +26,8 @@
 struct server_config {
 	const char *socket_path;
 	mode_t socket_mode;
-	const char *model_path;
+	const char *const *models;	/* [n_models] files to begin with, at most KVD_MODELS_MAX */
+	size_t n_models;
 	const char *cpu_level;		/* NULL: the best that the CPU has */
 	uint64_t kv_memory;		/* bytes; 0: chosen by the machine's memory */
 	uint32_t block_tokens;
@@ -39,18 +41,25 @@ struct server_config {
 	uint32_t max_sessions, max_queue;	/* in all */
 	uint32_t uid_sessions, uid_requests;	/* for each uid */
 	uint64_t uid_memory, uid_kv_memory;	/* for each uid, bytes; uid_kv_memory 0: no limit */
+	uint64_t uid_weights;	/* bytes of model files that other uids than root and ours may load; 0: none */
 };
 
 struct server;
 
 /*
+ * The name that a file's model gets: its own without ".gguf".  0; -EINVAL: it has no valid one
+ * (1 to 127 bytes of UTF-8 without control characters).
+ */
+int server_model_name(const char *path, char *out, size_t n);
+
+/*
  * Opens the socket (bound, or passed by the service manager) and starts to load
- * the model.  Before other threads exist.  0 or -errno; diag says what is wrong.
+ * the models.  Before other threads exist.  0 or -errno; diag says what is wrong.
  */
 int server_new(struct server **out, const struct server_config *config, struct diag *diag);
 
 /*
- * Serves until SIGTERM, SIGINT, idle time-out or a failed load.  A second
+ * Serves until SIGTERM, SIGINT, idle time-out or a model of the configuration that can't be loaded.  A second
  * signal kills the process at once.  Returns the process's exit status.
  */
 int server_run(struct server *s);

@@ -117,15 +117,16 @@ void session_new(struct server *server, int fd)
 void session_free(struct session *s)
 {
 	struct server *server = s->server;
-	struct engine *engine = model_host_engine(server->host);
+	struct engine *engine = models_engine(server->models);
 
 	list_for_each_safe(e, next, &s->submissions) {
 		struct submission *submission = list_entry(e, struct submission, link);
 
 		submission->owner = NULL;
 		list_unlink(&submission->link);
-		submission_cancel(submission, server->workers);
+		submission_cancel(submission);
 	}
+	models_give_up(server->models, &(struct models_asker){ s->key, 0 });
 	if (engine && s->sink)
 		engine_cancel_client(engine, s->key);
 	if (s->sink)
@@ -160,6 +161,16 @@ void session_error(struct session *s, uint64_t id, enum kvd_code code, const cha
 	session_send(s, KVD_MSG_ERROR, &(struct msg_error){
 		.id = id, .code = code, .field = field, .message = message, .count = count,
 	});
+}
+
+struct served_model *session_model(struct session *s, uint64_t id, const char *name)
+{
+	struct diag why = DIAG_NULL;
+	struct served_model *m = models_choose(s->server->models, name, &why);
+
+	if (!m)
+		session_error(s, id, KVD_CODE_NO_MODEL, name ? "model" : "", why.text, 0);
+	return m;
 }
 
 void session_refuse(struct session *s, enum kvd_code code, const char *message)

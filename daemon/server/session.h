@@ -26,6 +26,7 @@
 #define SESSION_QUERIES_MAX 16		/* unanswered ps and status */
 #define SESSION_REFUSED_MAX 16		/* refused peers that are waited for, in all */
 
+struct served_model;
 struct server;
 
 enum session_state { SESSION_GREET, SESSION_OPEN };
@@ -59,6 +60,8 @@ void session_error(struct session *s, uint64_t id, enum kvd_code code, const cha
 		   uint64_t count);
 /* Instead of welcome; then the end. */
 void session_refuse(struct session *s, enum kvd_code code, const char *message);
+/* The model that a message asks for (name NULL: the default one); NULL: there is none, which was said. */
+struct served_model *session_model(struct session *s, uint64_t id, const char *name);
 /* Counts a message that breaks the protocol; too many end the session. */
 void session_violation(struct session *s);
 

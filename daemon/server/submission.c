@@ -39,6 +39,7 @@ void submission_free(struct submission *s)
 {
 	if (!s)
 		return;
+	model_job_end(&s->job);
 	list_unlink(&s->link);
 	charge_deinit(&s->request);
 	charge_deinit(&s->memory);
@@ -71,26 +72,16 @@ static int refuse_errno(struct submission *s, int err, const char *what)
 	return refuse(s, KVD_CODE_INTERNAL, "", "%s: %s", what, strerror(-err));
 }
 
-static int check_model(struct submission *s, const struct model *model)
+bool submission_too_long(const struct served_model *m, uint64_t n_bytes, struct submission_refusal *why)
 {
-	if (s->model && strcmp(s->model, model_info(model)->name) != 0)
-		return refuse(s, KVD_CODE_NO_MODEL, "model",
-			      "there is no model \"%s\"; the one here is \"%s\"", s->model,
-			      model_info(model)->name);
-	return 0;
-}
+	const struct model *model = m->hosted.model;
 
-bool submission_too_long(const struct model_host *host, uint64_t n_bytes, struct submission_refusal *why)
-{
-	const struct model *model = model_host_model(host);
-	const struct model_host_info *info = model_host_info(host);
-
-	if (!model || n_bytes <= MAX(info->max_prompt, (uint64_t)EXACT_BYTES))
+	if (!model || n_bytes <= MAX(m->hosted.max_prompt, (uint64_t)EXACT_BYTES))
 		return false;
 	why->code = KVD_CODE_CONTEXT_LENGTH;
 	why->field[0] = '\0';
 	why->message = DIAG_NULL;
-	why->count = n_bytes / (info->max_prompt / model_n_ctx(model));
+	why->count = n_bytes / (m->hosted.max_prompt / model_n_ctx(model));
 	diag_set(&why->message, 0, "the prompt has at least %llu tokens, the context is %u tokens long",
 		 (unsigned long long)why->count, model_n_ctx(model));
 	return true;
@@ -103,7 +94,7 @@ static int check_length(struct submission *s)
 
 	for (size_t i = 0; i < s->n_parts; i++)
 		total += s->parts[i].n_bytes;
-	return submission_too_long(s->host, total, &s->refusal);
+	return submission_too_long(s->job.model, total, &s->refusal);
 }
 
 static int check_ids(struct submission *s, const int32_t *ids, size_t n, uint32_t n_vocab, const char *list,
@@ -200,9 +191,9 @@ static int render_chat(struct submission *s, const struct model *model, struct t
 	return 0;
 }
 
-static int submit(struct submission *s, struct engine *engine, struct token_list *ids)
+static int submit(struct submission *s, struct token_list *ids)
 {
-	struct engine_model *model = model_host_engine_model(s->host);
+	struct engine_model *model = s->job.model->hosted.engine_model;
 	struct engine_request *request;
 	struct diag diag = DIAG_NULL;
 	size_t n = ids->n;
@@ -214,7 +205,7 @@ static int submit(struct submission *s, struct engine *engine, struct token_list
 	*ids = (struct token_list){ 0 };
 	charge_deinit(&s->request);
 	atomic_store(&s->submitted, true);
-	r = engine_submit(engine, request, &diag);
+	r = engine_submit(s->engine, request, &diag);
 	if (!r)
 		return 0;
 	atomic_store(&s->submitted, false);
@@ -232,6 +223,8 @@ static int submit(struct submission *s, struct engine *engine, struct token_list
 	case ENGINE_E_TOO_BIG:
 		return refuse(s, KVD_CODE_NO_MEMORY, "", "%s", diag.text[0] ? diag.text :
 			      "the request can never fit the memory for keys and values");
+	case ENGINE_E_UNLOADED:
+		return refuse(s, KVD_CODE_UNLOADED, "", "the model was unloaded");
 	default:
 		return refuse_errno(s, r, "the request cannot be submitted");
 	}
@@ -239,60 +232,56 @@ static int submit(struct submission *s, struct engine *engine, struct token_list
 
 static void run(struct job *job)
 {
-	struct submission *s = list_entry(job, struct submission, job);
-	const struct model *model = model_host_model(s->host);
-	struct engine *engine = model_host_engine(s->host);
+	struct submission *s = list_entry(job, struct submission, job.job);
+	const struct served_model *served = s->job.model;
+	const struct model *model = served->hosted.model;
 	struct token_list ids = { 0 };
 	int r;
 
 	if (atomic_load(&s->cancelled))
 		return;
+	s->engine = models_engine(served->models);
 	r = check_length(s);
-	if (!r)
-		r = check_model(s, model);
+	if (!r && atomic_load(&served->going))
+		r = refuse(s, KVD_CODE_UNLOADED, "", "the model was unloaded");
 	if (!r)
 		r = check_bias(s, model_info(model)->n_vocab);
 	if (!r)
 		r = s->is_chat ? render_chat(s, model, &ids) : tokenise_raw(s, model_tokenizer(model), &ids);
 	/* What was long enough to wait for is worth another look. */
 	if (!r && !atomic_load(&s->cancelled))
-		r = submit(s, engine, &ids);
+		r = submit(s, &ids);
 	free(ids.ids);
 	/* A cancel that came after the last look found no request in the engine yet. */
 	if (!r && atomic_load(&s->cancelled) && atomic_load(&s->submitted))
-		engine_cancel(engine, s->client, s->id);
+		engine_cancel(s->engine, s->client, s->id);
 }
 
 static void done(struct job *job)
 {
-	struct submission *s = list_entry(job, struct submission, job);
+	struct submission *s = list_entry(job, struct submission, job.job);
 
-	if (job->dropped && !atomic_load(&s->cancelled)) {
-		if (model_host_state(s->host) == MODEL_HOST_FAILED)
-			refuse(s, KVD_CODE_NO_MODEL, "", "the model cannot be loaded: %s",
-			       model_host_error(s->host));
-		else
-			refuse(s, KVD_CODE_SHUTDOWN, "", "the daemon is stopping");
-	}
+	if (job->dropped && !atomic_load(&s->cancelled))
+		s->refusal.code = model_job_why(&s->job, &s->refusal.message);
 	s->ended(s);
 }
 
 /* --- on the loop thread ------------------------------------------------------------- */
 
-int submission_start(struct submission *s, struct workers *workers)
+int submission_start(struct submission *s, struct served_model *m)
 {
-	s->job.uid = s->uid;
-	s->job.run = run;
-	s->job.done = done;
-	return workers_submit(workers, &s->job);
+	s->job.job.uid = s->uid;
+	s->job.job.run = run;
+	s->job.job.done = done;
+	return model_job_start(&s->job, m);
 }
 
-void submission_cancel(struct submission *s, struct workers *workers)
+void submission_cancel(struct submission *s)
 {
-	struct engine *engine = model_host_engine(s->host);
+	struct engine *engine = models_engine(s->job.model->models);
 
 	atomic_store(&s->cancelled, true);
-	workers_drop(workers, &s->job);
 	if (engine)
 		engine_cancel(engine, s->client, s->id);
+	model_job_drop(&s->job);
 }

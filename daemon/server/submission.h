@@ -15,8 +15,7 @@
 #include <stdint.h>
 
 #include "daemon/engine/engine.h"
-#include "daemon/server/model-host.h"
-#include "daemon/server/workers.h"
+#include "daemon/server/models.h"
 #include "ipc/base/account.h"
 #include "ipc/protocol.h"
 
@@ -41,15 +40,14 @@ struct submission_refusal {
  * and `cancelled` are shared.
  */
 struct submission {
-	struct job job;
+	struct model_job job;
 	struct list link;		/* the owner's */
 	void *owner;			/* the owner's; loop thread */
-	struct model_host *host;
+	struct engine *engine;		/* once a worker has it */
 
 	uint64_t client, id;
 	uid_t uid;
 	struct sink *sink;
-	const char *model;		/* NULL: the only one */
 	struct submission_part *parts;	/* [n_parts] */
 	size_t n_parts;
 	bool is_chat, special, bos;
@@ -78,18 +76,18 @@ void submission_free(struct submission *s);
 CLEANUP_DEFINE(struct submission, submission_free)
 
 /*
- * Whether no prompt of so many bytes fits the context, whatever it says; then *why
+ * Whether no prompt of so many bytes fits the model's context, whatever it says; then *why
  * is filled in.  False while the model is loading.  So no worker is kept busy for long.
  */
-bool submission_too_long(const struct model_host *host, uint64_t n_bytes, struct submission_refusal *why);
+bool submission_too_long(const struct served_model *m, uint64_t n_bytes, struct submission_refusal *why);
 
-/* Loop thread.  0 or WORKERS_E_FULL; then s is still the caller's. */
-int submission_start(struct submission *s, struct workers *workers);
+/* Loop thread.  For this model, which may still be loading.  0 or WORKERS_E_FULL; then s is still the caller's. */
+int submission_start(struct submission *s, struct served_model *m);
 
 /*
  * Loop thread: the request is not wanted any more.  Works before, while and after
- * the engine gets it.
+ * the engine gets it; `ended` may run inside.
  */
-void submission_cancel(struct submission *s, struct workers *workers);
+void submission_cancel(struct submission *s);
 
 #endif

@@ -44,7 +44,7 @@ static void answer_all(struct views_feed *f)
 /* Asks for everyone who waits. */
 static void ask(struct views_feed *f)
 {
-	struct engine *engine = model_host_engine(f->server->host);
+	struct engine *engine = models_engine(f->server->models);
 
 	while (!list_empty(&f->waiting)) {
 		struct list *e = f->waiting.next;

@@ -14,6 +14,7 @@ struct workers {
 	size_t n_queued, max_queue;
 	bool stopping;
 	unsigned n_threads;
+	const char *name;
 	struct worker {
 		struct workers *pool;
 		pthread_t thread;
@@ -133,7 +134,7 @@ static void *worker_main(void *arg)
 	struct worker *self = arg;
 	struct workers *w = self->pool;
 
-	pthread_setname_np(pthread_self(), "kvd-worker");
+	pthread_setname_np(pthread_self(), w->name);
 	pthread_mutex_lock(&w->lock);
 	while (!w->stopping) {
 		struct job *job;
@@ -153,13 +154,14 @@ static void *worker_main(void *arg)
 	return NULL;
 }
 
-int workers_start(struct workers *w, unsigned n)
+int workers_start(struct workers *w, unsigned n, const char *name)
 {
 	int r = 0;
 
 	if (n > MAX_THREADS)
 		n = MAX_THREADS;
 	pthread_mutex_lock(&w->lock);
+	w->name = name;
 	while (w->n_threads < n) {
 		struct worker *t = &w->threads[w->n_threads];
 

@@ -20,6 +20,7 @@ enum account_kind {
 	ACCOUNT_MEMORY,		/* bytes of buffers, segments and prompts */
 	ACCOUNT_REQUESTS,	/* queued and running requests */
 	ACCOUNT_KV,		/* bytes of KV blocks */
+	ACCOUNT_WEIGHTS,	/* bytes of model files that it had loaded */
 	ACCOUNT_N_KINDS,
 };
 

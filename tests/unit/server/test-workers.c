@@ -119,7 +119,7 @@ static void test_jobs_wait_for_the_start(void **state)
 	assert_int_equal(workers_submit(w, &extra.job), WORKERS_E_FULL);
 	mailbox_deliver(box);
 	assert_int_equal(n_done, 0);
-	assert_int_equal(workers_start(w, 2), 0);
+	assert_int_equal(workers_start(w, 2, "worker"), 0);
 	until_done(3);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(jobs[i].n_run + jobs[i].n_done, 2);
@@ -145,7 +145,7 @@ static void test_drop(void **state)
 	assert_int_equal(a.n_done, 1);
 	assert_true(a.job.dropped);
 	assert_int_equal(b.n_done, 0);
-	assert_int_equal(workers_start(w, 1), 0);
+	assert_int_equal(workers_start(w, 1, "worker"), 0);
 	until_done(2);
 	workers_drop(w, &b.job);
 	mailbox_deliver(box);
@@ -167,7 +167,7 @@ static void test_stop_drops_the_rest(void **state)
 		jobs[i] = counted_of(i);
 		assert_int_equal(workers_submit(w, &jobs[i].job), 0);
 	}
-	assert_int_equal(workers_start(w, 2), 0);
+	assert_int_equal(workers_start(w, 2, "worker"), 0);
 	workers_stop(w);
 	mailbox_deliver(box);
 	for (unsigned i = 0; i < 20; i++) {
@@ -194,7 +194,7 @@ static void test_fair_between_uids(void **state)
 	}
 	assert_int_equal(workers_submit(w, &other.job), 0);
 	pthread_mutex_lock(&gate);
-	assert_int_equal(workers_start(w, 2), 0);
+	assert_int_equal(workers_start(w, 2, "worker"), 0);
 	while (n_started < 2)
 		sched_yield();
 	assert_int_not_equal(other.started_at, 0);
