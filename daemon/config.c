@@ -12,11 +12,13 @@
 
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
+#include "ipc/protocol.h"
 
 #define LINE_MAX_BYTES 198	/* inih's line buffer less newline and NUL */
 
 enum kind {
 	KIND_STRING,	/* char * */
+	KIND_MODELS,	/* one more of config.models */
 	KIND_NUMBER,	/* uint32_t within min..max; "auto" where min is 0 */
 	KIND_SIZE,	/* uint64_t, K, M and G suffixes */
 	KIND_SIZE_AUTO,	/* the same, or "auto" = 0 */
@@ -38,7 +40,7 @@ struct option_row {
 
 static const struct option_row rows[] = {
 	{ "config", KIND_STRING, FIELD(file), 0, 0, "FILE", "read settings from FILE" },
-	{ "model", KIND_STRING, FIELD(model), 0, 0, "FILE", "the model, a GGUF file" },
+	{ "model", KIND_MODELS, 0, 0, 0, "FILE", "a model, a GGUF file; may be repeated" },
 	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
 	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
@@ -62,6 +64,8 @@ static const struct option_row rows[] = {
 	  "shared memory and prompts of one user" },
 	{ "uid-kv-memory", KIND_SIZE_AUTO, FIELD(server.uid_kv_memory), 1 << 20, 1ull << 50, "SIZE",
 	  "keys and values of one user; auto: no limit" },
+	{ "uid-weights", KIND_SIZE, FIELD(server.uid_weights), 0, 1ull << 50, "SIZE",
+	  "model files that one user may load; root and ours: any" },
 	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
 	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL,
 	  "recompute the whole sequence for every token" },
@@ -95,6 +99,36 @@ static int set_string(char **field, const char *name, const char *value, struct 
 		return -ENOMEM;
 	free(*field);
 	*field = copy;
+	return 0;
+}
+
+static void clear_models(struct config *c)
+{
+	for (size_t i = 0; i < c->server.n_models; i++)
+		free(c->models[i]);
+	free(c->models);
+	c->models = NULL;
+	c->server.n_models = 0;
+}
+
+/* One more; the first of a file or of the command line begins the list anew. */
+static int add_model(struct config *c, const char *value, bool first, struct diag *diag)
+{
+	char *copy = NULL, **models;
+	int r;
+
+	if (first)
+		clear_models(c);
+	r = set_string(&copy, "model", value, diag);
+	if (r)
+		return r;
+	models = reallocarray(c->models, c->server.n_models + 1, sizeof(*models));
+	if (!models) {
+		free(copy);
+		return -ENOMEM;
+	}
+	models[c->server.n_models++] = copy;
+	c->models = models;
 	return 0;
 }
 
@@ -221,13 +255,16 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 	void *field = (char *)c + row->offset;
 	uint64_t bit = 1ull << (row - rows);
 
-	if (c->given & bit && row->kind != KIND_ACTION)
-		return diag_set(diag, -EINVAL, strcmp(row->name, "model") ? "%s: given twice" :
-				"%s: given twice; one model for now", row->name);
+	bool first = !(c->given & bit);
+
+	if (!first && row->kind != KIND_ACTION && row->kind != KIND_MODELS)
+		return diag_set(diag, -EINVAL, "%s: given twice", row->name);
 	c->given |= bit;
 	switch (row->kind) {
 	case KIND_STRING:
 		return set_string(field, row->name, value, diag);
+	case KIND_MODELS:
+		return add_model(c, value, first, diag);
 	case KIND_NUMBER:
 		return set_number(field, row, value, diag);
 	case KIND_SIZE:
@@ -401,7 +438,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	}
 	c->server.socket_path = c->socket;
 	c->server.socket_mode = (mode_t)c->socket_mode;
-	c->server.model_path = c->model;
+	c->server.models = (const char *const *)c->models;
 	c->server.cpu_level = c->cpu_level;
 	return 0;
 }
@@ -439,6 +476,27 @@ static int read_file_below(struct config *c, int argc, char **argv, struct diag 
 	return read_command_line(c, argc, argv, diag);
 }
 
+/* Models are asked for by the names of their files: each must have one of its own. */
+static int check_models(const struct config *c, struct diag *diag)
+{
+	char names[KVD_MODELS_MAX][KVD_MODEL_NAME_MAX + 1];
+
+	if (c->server.n_models > KVD_MODELS_MAX)
+		return diag_set(diag, -EINVAL, "model: given %zu times, at most %u are possible",
+				c->server.n_models, KVD_MODELS_MAX);
+	for (size_t i = 0; i < c->server.n_models; i++) {
+		if (server_model_name(c->models[i], names[i], sizeof(names[i])))
+			return diag_set(diag, -EINVAL, "model: the name of %s is not 1 to %u bytes of UTF-8 "
+					"without control characters", c->models[i], KVD_MODEL_NAME_MAX);
+		for (size_t k = 0; k < i; k++) {
+			if (strcmp(names[k], names[i]) == 0)
+				return diag_set(diag, -EINVAL, "model: %s and %s would have the same name, \"%s\"",
+						c->models[k], c->models[i], names[i]);
+		}
+	}
+	return 0;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 {
 	int r;
@@ -449,15 +507,15 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 		r = read_file_below(c, argc, argv, diag);
 	if (!r)
 		r = fill_defaults(c, diag);
-	if (!r && !c->model && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
-		r = diag_set(diag, -EINVAL, "model: none is named; give --model FILE");
+	if (!r && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
+		r = check_models(c, diag);
 	return r;
 }
 
 void config_deinit(struct config *c)
 {
 	free(c->file);
-	free(c->model);
+	clear_models(c);
 	free(c->socket);
 	free(c->cpu_level);
 	*c = (struct config){ 0 };
@@ -465,13 +523,13 @@ void config_deinit(struct config *c)
 
 /* --- output ------------------------------------------------------------------------ */
 
-static void print_size(FILE *f, const char *name, uint64_t v)
+static void print_size(FILE *f, const char *name, uint64_t v, bool is_auto)
 {
 	static const char units[] = "\0KMGT";
 	unsigned i = 0;
 
 	if (!v) {
-		fprintf(f, "%s = auto\n", name);
+		fprintf(f, "%s = %s\n", name, is_auto ? "auto" : "0");
 		return;
 	}
 	while (units[i + 1] && v % 1024 == 0) {
@@ -499,6 +557,10 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 		if (*(char *const *)field)
 			print_string(f, row->name, *(char *const *)field);
 		break;
+	case KIND_MODELS:
+		for (size_t i = 0; i < c->server.n_models; i++)
+			print_string(f, row->name, c->models[i]);
+		break;
 	case KIND_NUMBER:
 		n = *(const uint32_t *)field;
 		if (n || row->min || strcmp(row->name, "idle-exit") == 0)
@@ -508,7 +570,7 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 		break;
 	case KIND_SIZE:
 	case KIND_SIZE_AUTO:
-		print_size(f, row->name, *(const uint64_t *)field);
+		print_size(f, row->name, *(const uint64_t *)field, row->kind == KIND_SIZE_AUTO);
 		break;
 	case KIND_FLAG:
 		fprintf(f, "%s = %s\n", row->name, !row->offset || *(const bool *)field ? "yes" : "no");
@@ -540,8 +602,8 @@ void config_print(const struct config *c, FILE *f)
 
 void config_help(FILE *f)
 {
-	fputs("usage: kvd --model FILE [options]\n\n"
-	      "Serves a language model to local programs over a Unix socket; see kvd(8).\n\n", f);
+	fputs("usage: kvd [--model FILE]... [options]\n\n"
+	      "Serves language models to local programs over a Unix socket; see kvd(8).\n\n", f);
 	for (size_t i = 0; i < ARRAY_SIZE(rows); i++) {
 		char left[64];
 

@@ -4,7 +4,8 @@
  *
  * One table names every option; the file (section [kvd], inih) has the same names
  * without the dashes.  The command line wins over the file.  Unknown names,
- * bad values and repeated names are refused with the option or line named.
+ * bad values and repeated names are refused with the option or line named; only
+ * `model` may be repeated, and those of the command line replace those of the file.
  */
 #ifndef KVD_CONFIG_H
 #define KVD_CONFIG_H
@@ -28,7 +29,8 @@ struct config {
 	enum config_action action;
 	struct server_config server;	/* its strings point below */
 	char *file;			/* --config */
-	char *model, *socket, *cpu_level;
+	char **models;			/* [server.n_models] */
+	char *socket, *cpu_level;
 	int socket_mode;		/* -1: by who runs the daemon */
 	uint64_t given;			/* bit per row: set by the file, or by the command line */
 };

@@ -20,13 +20,13 @@ static void on_readable(evutil_socket_t fd, short what, void *arg)
 	struct connection *c = arg;
 
 	for (unsigned i = 0; i < CONNECTION_BATCH && !c->dead && c->n_queued == 0; i++) {
+		int received[KVD_LOAD_FDS];
 		size_t n, n_fds = 0;
-		int fd = -1;
-		int r = fdpass_recv(c->fd, c->buffer, KVD_MESSAGE_MAX, &n, &fd, KVD_LOAD_FDS, &n_fds,
+		int r = fdpass_recv(c->fd, c->buffer, KVD_MESSAGE_MAX, &n, received, KVD_LOAD_FDS, &n_fds,
 				    FDPASS_DONTWAIT);
 
 		if (r == 0)
-			c->ops->message(c, c->buffer, n, n_fds ? fd : -1);
+			c->ops->message(c, c->buffer, n, n_fds ? received[0] : -1);
 		else if (r == FDPASS_E_TRUNCATED || r == FDPASS_E_FDS)
 			c->ops->discarded(c, r);
 		else if (r == -EAGAIN || r == -EINTR)

@@ -178,7 +178,7 @@ enum kvd_code model_host_load(struct model_host *h, struct hosted_model *out, co
 	_cleanup_(fd_closep) int fd = source->path ? -1 : source->fd;
 	struct hosted_model m = HOSTED_MODEL_NULL;
 	enum kvd_code code = KVD_CODE_BAD_MODEL;
-	uint64_t size;
+	uint64_t size = 0;
 	int r = 0;
 
 	if (source->path)

@@ -159,6 +159,7 @@ int model_job_start(struct model_job *j, struct served_model *m)
 {
 	int r = 0;
 
+	j->model = m;	/* before a worker sees it */
 	if (m->state == SERVED_READY) {
 		r = workers_submit(m->models->config.workers, &j->job);
 	} else if (m->n_jobs >= JOBS_MAX) {
@@ -169,10 +170,10 @@ int model_job_start(struct model_job *j, struct served_model *m)
 		j->waiting = true;
 	}
 	if (r)
-		return r;
-	j->model = m;
-	m->refs++;
-	return 0;
+		j->model = NULL;
+	else
+		m->refs++;
+	return r;
 }
 
 static void stop_waiting(struct model_job *j)

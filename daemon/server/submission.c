@@ -218,8 +218,6 @@ static int submit(struct submission *s, struct token_list *ids)
 		return refuse(s, KVD_CODE_BUSY, "", "the queue is full; try again later");
 	case ENGINE_E_QUOTA:
 		return refuse(s, KVD_CODE_QUOTA, "", "too many requests of this user are queued or running");
-	case ENGINE_E_UNLOADED:
-		return refuse(s, KVD_CODE_NO_MODEL, "model", "the model is being unloaded");
 	case ENGINE_E_TOO_BIG:
 		return refuse(s, KVD_CODE_NO_MEMORY, "", "%s", diag.text[0] ? diag.text :
 			      "the request can never fit the memory for keys and values");

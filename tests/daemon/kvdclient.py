@@ -19,6 +19,7 @@ VERSION = 2
 HELLO, GENERATE, CANCEL, ROOM, WAIT, TOKENIZE, STATUS, MODELS, PS = (
     0x01, 0x10, 0x11, 0x12, 0x13, 0x18, 0x20, 0x21, 0x22)
 WELCOME, REFUSED, ERROR, WAKE, TOKENIZED = 0x81, 0x82, 0x90, 0x92, 0x98
+LOAD, UNLOAD, LOADED, UNLOADED, LOADING = 0x28, 0x29, 0xa8, 0xa9, 0xaa
 STATUS_REPLY, MODELS_REPLY, PS_REPLY = 0xa0, 0xa1, 0xa2
 MESSAGE_MAX = 65536
 DATA = 4096
@@ -67,7 +68,10 @@ class Client:
             self.send(HELLO, {"version": VERSION, "client": name, "ring": ring, "arena": arena})
         except BrokenPipeError:
             pass        # refused before a greeting: why is there to read
-        data, fds, _, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 8)
+        try:
+            data, fds, _, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 8)
+        except ConnectionResetError:    # closed with our greeting unread; what it said comes after
+            data, fds, _, _ = socket.recv_fds(self.sock, MESSAGE_MAX, 8)
         if not data:
             raise Closed()
         msg, fields = msgpack.unpackb(data)
@@ -122,6 +126,30 @@ class Client:
                 if got[0] == ERROR:
                     raise Refused(got[1])
                 return got[1]
+            self.replies.append(got)
+
+    def load(self, path, name, fds=None, wait=True, **fields):
+        """Loads a file, or what fds are; the reply, or without waiting the message's id."""
+        rid = self.next_id
+        self.next_id += 1
+        own = [os.open(path, os.O_RDONLY)] if fds is None else []
+        socket.send_fds(self.sock, [msgpack.packb([LOAD, {"id": rid, "name": name, **fields}])],
+                        own if fds is None else fds)
+        for fd in own:
+            os.close(fd)
+        return self.reply(rid) if wait else rid
+
+    def reply(self, rid, timeout=None):
+        """The answer to a question that was sent."""
+        while True:
+            for i, (_, fields) in enumerate(self.replies):
+                if fields.get("id") == rid and _ != LOADING:
+                    del self.replies[i]
+                    if _ == ERROR:
+                        raise Refused(fields)
+                    return fields
+            got = self.receive(timeout)
+            assert got is not None, "no reply"
             self.replies.append(got)
 
     def put(self, data):

@@ -12,12 +12,13 @@
 
 #include "daemon/config.h"
 #include "ipc/base/checked.h"
+#include "ipc/protocol.h"
 
 #define ARGS(...) ((const char *const[]){ "kvd", __VA_ARGS__, NULL })
 
 static int parse(struct config *c, const char *const *args, struct diag *diag)
 {
-	char *argv[16];
+	char *argv[64];
 	int argc = 0;
 
 	for (; args[argc]; argc++)
@@ -75,7 +76,9 @@ static void test_defaults(void **state)
 	setenv("KVD_SOCKET", "/somewhere/s", 1);
 	assert_int_equal(parse(&c, ARGS("--model", "m.gguf"), &diag), 0);
 	assert_int_equal(c.action, CONFIG_RUN);
-	assert_string_equal(c.server.model_path, "m.gguf");
+	assert_int_equal(c.server.n_models, 1);
+	assert_string_equal(c.server.models[0], "m.gguf");
+	assert_true(c.server.uid_weights == 0);
 	assert_string_equal(c.server.socket_path, "/somewhere/s");
 	assert_int_equal(c.server.socket_mode, geteuid() == 0 ? 0666 : 0600);
 	assert_int_equal(c.server.kv_memory, 0);
@@ -184,9 +187,11 @@ static void test_sizes(void **state)
 static void test_refusals(void **state)
 {
 	refused(ARGS("--version=1"), "unknown option");
-	refused(ARGS("--threads", "2"), "model");
-	refused(ARGS("--check-config"), "model");
-	refused(ARGS("--model", "a", "--model", "b"), "one model for now");
+	refused(ARGS("--model", "a/m.gguf", "--model", "b/m.gguf"), "the same name, \"m\"");
+	refused(ARGS("--model", "m", "--model", "m.gguf"), "the same name");
+	refused(ARGS("--model", "a", "--model", "b\nc"), "model: the name of");
+	refused(ARGS("--model", "a", "--model", "/x/"), "model: the name of");
+	refused(ARGS("--model", "a", "--model", "\xff"), "model: the name of");
 	refused(ARGS("--model", ""), "model");
 	refused(ARGS("--model"), "--model needs a value");
 	refused(ARGS("--model", "m", "extra"), "extra");
@@ -230,7 +235,8 @@ static void test_file(void **state)
 	struct diag diag;
 
 	assert_int_equal(parse(&c, ARGS("--config", path), &diag), 0);
-	assert_string_equal(c.server.model_path, "/m/x.gguf");
+	assert_int_equal(c.server.n_models, 1);
+	assert_string_equal(c.server.models[0], "/m/x.gguf");
 	assert_true(c.server.kv_memory == 96 << 20);
 	assert_true(c.server.no_cache);
 	assert_int_equal(c.server.n_ctx, 512);
@@ -238,11 +244,48 @@ static void test_file(void **state)
 	config_deinit(&c);
 	/* The command line wins, whatever the order. */
 	assert_int_equal(parse(&c, ARGS("--ctx", "64", "--config", path, "--model", "other"), &diag), 0);
-	assert_string_equal(c.server.model_path, "other");
+	assert_int_equal(c.server.n_models, 1);
+	assert_string_equal(c.server.models[0], "other");
 	assert_int_equal(c.server.n_ctx, 64);
 	assert_true(c.server.no_cache);
 	config_deinit(&c);
 	unlink(path);
+}
+
+static void test_several_models(void **state)
+{
+	static const char text[] = "[kvd]\nmodel = /m/x.gguf\nctx = 5\nmodel = /m/y.gguf\n";
+	const char *path = file_of(text, strlen(text)), *args[2 * KVD_MODELS_MAX + 4] = { "kvd" };
+	char names[KVD_MODELS_MAX + 1][8];
+	struct config c;
+	struct diag diag;
+
+	assert_int_equal(parse(&c, ARGS("--check-config"), &diag), 0);
+	assert_int_equal(c.server.n_models, 0);
+	config_deinit(&c);
+	assert_int_equal(parse(&c, ARGS("--config", path), &diag), 0);
+	assert_int_equal(c.server.n_models, 2);
+	assert_string_equal(c.server.models[0], "/m/x.gguf");
+	assert_string_equal(c.server.models[1], "/m/y.gguf");
+	config_deinit(&c);
+	/* Those of the command line replace them all. */
+	assert_int_equal(parse(&c, ARGS("--model", "a", "--config", path, "--model", "b"), &diag), 0);
+	assert_int_equal(c.server.n_models, 2);
+	assert_string_equal(c.server.models[0], "a");
+	assert_string_equal(c.server.models[1], "b");
+	assert_int_equal(c.server.n_ctx, 5);
+	config_deinit(&c);
+	unlink(path);
+	for (int i = 0; i <= KVD_MODELS_MAX; i++) {
+		snprintf(names[i], sizeof(names[i]), "m%d", i);
+		args[2 * i + 1] = "--model";
+		args[2 * i + 2] = names[i];
+	}
+	refused(args, "at most 16");
+	args[2 * KVD_MODELS_MAX + 1] = NULL;
+	assert_int_equal(parse(&c, args, &diag), 0);
+	assert_int_equal(c.server.n_models, KVD_MODELS_MAX);
+	config_deinit(&c);
 }
 
 static void test_file_refusals(void **state)
@@ -256,7 +299,6 @@ static void test_file_refusals(void **state)
 	file_refused("ctx = 5\n", "[kvd]", 1);
 	file_refused("[kvd]\nctx = lots\n", "ctx", 2);
 	file_refused("[kvd]\n\nctx = 5\nctx = 6\n", "given twice", 4);
-	file_refused("[kvd]\nmodel = a\nmodel = b\n", "one model for now", 3);
 	file_refused("[kvd]\nno-cache = perhaps\n", "no-cache", 2);
 	file_refused("[kvd]\nnonsense\n", "name = value", 2);
 	file_refused("[kvd\n", "name = value", 1);
@@ -298,7 +340,9 @@ static void test_print_reads_back(void **state)
 		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32",
 		     "--threads", "1"),
 		ARGS("--model", "m", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5", "--uid-requests=6",
-		     "--uid-memory=7M", "--uid-kv-memory=8M"),
+		     "--uid-memory=7M", "--uid-kv-memory=8M", "--uid-weights=9G"),
+		ARGS("--model", "m", "--model", "n"),
+		ARGS("--socket", "/s"),
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(sets); i++) {
@@ -322,6 +366,8 @@ static void test_print_reads_back(void **state)
 		assert_true(a.server.kv_memory == b.server.kv_memory);
 		assert_true(a.server.uid_kv_memory == b.server.uid_kv_memory);
 		assert_true(a.server.uid_memory == b.server.uid_memory);
+		assert_true(a.server.uid_weights == b.server.uid_weights);
+		assert_int_equal(a.server.n_models, b.server.n_models);
 		assert_int_equal(a.server.max_queue, b.server.max_queue);
 		free(text);
 		free(again);
@@ -340,6 +386,7 @@ int main(void)
 		cmocka_unit_test(test_sizes),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_file),
+		cmocka_unit_test(test_several_models),
 		cmocka_unit_test(test_file_refusals),
 		cmocka_unit_test(test_file_that_is_none),
 		cmocka_unit_test(test_print_reads_back),
