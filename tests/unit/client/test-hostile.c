@@ -19,7 +19,8 @@ static void send_lie(struct fake *f)
 	if (lie->id == KVD_MSG_MODELS_REPLY)
 		fake_send(f, lie->id, &(struct msg_models_reply){ .id = f->msg->status.id });
 	else if (lie->id == KVD_MSG_HELLO)
-		fake_send(f, lie->id, &(struct msg_hello){ .version = KVD_PROTOCOL_VERSION, .client = "x", .ring = KVD_RING_MIN,
+		fake_send(f, lie->id, &(struct msg_hello){ .version = KVD_PROTOCOL_VERSION,
+								 .client = "x", .ring = KVD_RING_MIN,
 			  .arena = KVD_ARENA_MIN });
 	else if (lie->id == KVD_MSG_WELCOME)
 		fake_welcome(f, (int[]){ f->ring.fd, f->client.fd, f->stats.fd }, 3, KVD_RING_MIN,

@@ -66,7 +66,8 @@ static struct msg *there_and_back(enum kvd_message id, const void *msg)
 
 static void test_hello(void **state)
 {
-	struct msg_hello a = { .version = KVD_PROTOCOL_VERSION, .client = "kvctl", .ring = 1u << 16, .arena = 65536 + 4096 };
+	struct msg_hello a = { .version = KVD_PROTOCOL_VERSION, .client = "kvctl", .ring = 1u << 16,
+			       .arena = 65536 + 4096 };
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_HELLO, &a);
 
 	SAME(m->hello, a, version);
