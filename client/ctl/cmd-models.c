@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvctl models: what is loaded. */
+/* kvctl models: what is loaded, loading or going. */
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "client/ctl/connect.h"
 #include "client/ctl/json.h"
@@ -10,14 +11,15 @@
 
 static json_t *model_json(const struct kvd_model *m)
 {
-	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o,s:b}",
 			 "name", m->name, "arch", m->arch, "title", m->title, "state", m->state,
 			 "chat_template", m->chat_template,
 			 "n_ctx", json_u64(m->n_ctx), "n_ctx_train", json_u64(m->n_ctx_train),
 			 "n_vocab", json_u64(m->n_vocab), "n_layers", json_u64(m->n_layers),
 			 "n_embd", json_u64(m->n_embd), "n_params", json_u64(m->n_params),
 			 "file_bytes", json_u64(m->file_bytes), "weight_bytes", json_u64(m->weight_bytes),
-			 "hash", m->hash);
+			 "hash", m->hash, "percent", json_u64(m->percent), "uid", json_u64(m->uid),
+			 "is_default", m->is_default);
 }
 
 static int print_json(const struct ctl *ctl, const struct kvd_model *list, size_t n)
@@ -32,7 +34,7 @@ static int print_json(const struct ctl *ctl, const struct kvd_model *list, size_
 static int print_table(const struct ctl *ctl, const struct kvd_model *list, size_t n)
 {
 	static const struct table_column columns[] = {
-		{ "NAME", false }, { "ARCH", false }, { "STATE", false }, { "CONTEXT", true },
+		{ "NAME", false }, { "ARCH", false }, { "STATE", false }, { "UID", true }, { "CONTEXT", true },
 		{ "PARAMETERS", true },
 		{ "FILE", true }, { "MEMORY", true }, { "TEMPLATE", false }, { "TITLE", false },
 	};
@@ -43,7 +45,11 @@ static int print_table(const struct ctl *ctl, const struct kvd_model *list, size
 	for (const struct kvd_model *m = list; m < list + n; m++) {
 		table_cell(&t, "%s", m->name);
 		table_cell(&t, "%s", m->arch);
-		table_cell(&t, "%s", m->state);
+		if (!strcmp(m->state, "loading"))
+			table_cell(&t, "loading %" PRIu32 " %%", m->percent);
+		else
+			table_cell(&t, "%s%s", m->state, m->is_default ? ", default" : "");
+		table_cell(&t, "%" PRIu32, m->uid);
 		table_cell(&t, "%" PRIu32, m->n_ctx);
 		table_cell(&t, "%s", format_count(buf, m->n_params));
 		table_cell(&t, "%s", format_bytes(buf, m->file_bytes));

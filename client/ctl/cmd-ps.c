@@ -10,9 +10,10 @@
 
 static json_t *process_json(const struct kvd_process *p)
 {
-	return json_pack("{s:o,s:o,s:i,s:i,s:s,s:s,s:o,s:o,s:o,s:o,s:o}",
+	return json_pack("{s:o,s:o,s:i,s:i,s:s,s:s,s:s,s:o,s:o,s:o,s:o,s:o}",
 			 "session", json_u64(p->session), "request", json_u64(p->request),
 			 "uid", (int)p->uid, "pid", (int)p->pid, "client", p->client, "phase", p->phase,
+			 "model", p->model,
 			 "prompt_tokens", json_u64(p->prompt_tokens),
 			 "computed_tokens", json_u64(p->computed_tokens),
 			 "generated_tokens", json_u64(p->generated_tokens), "blocks", json_u64(p->blocks),
@@ -32,7 +33,7 @@ static int print_table(const struct ctl *ctl, const struct kvd_process *list, si
 {
 	static const struct table_column columns[] = {
 		{ "SESSION", true }, { "REQUEST", true }, { "UID", true }, { "PID", true },
-		{ "CLIENT", false },
+		{ "CLIENT", false }, { "MODEL", false },
 		{ "PHASE", false }, { "PROMPT", true }, { "COMPUTED", true }, { "GENERATED", true },
 		{ "BLOCKS", true }, { "AGE", true },
 	};
@@ -46,6 +47,7 @@ static int print_table(const struct ctl *ctl, const struct kvd_process *list, si
 		table_cell(&t, "%" PRIu32, p->uid);
 		table_cell(&t, "%" PRIu32, p->pid);
 		table_cell(&t, "%s", p->client);
+		table_cell(&t, "%s", p->model);
 		table_cell(&t, "%s", p->phase);
 		table_cell(&t, "%" PRIu32, p->prompt_tokens);
 		table_cell(&t, "%" PRIu32, p->computed_tokens);

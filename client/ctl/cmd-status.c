@@ -10,10 +10,20 @@
 #include "client/ctl/simple.h"
 #include "client/ctl/table.h"
 
-static int print_json(const struct ctl *ctl, const struct kvd_status *s)
+static json_t *models_json(const struct kvd_model *models, size_t n)
+{
+	json_t *list = json_array();
+
+	for (const struct kvd_model *m = models; list && m < models + n; m++)
+		json_array_append_new(list, json_pack("{s:s,s:s,s:o}", "name", m->name, "state", m->state,
+						      "percent", json_u64(m->percent)));
+	return list;
+}
+
+static int print_json(const struct ctl *ctl, const struct kvd_status *s, const struct kvd_model *models, size_t n)
 {
 	return json_print(ctl, json_pack(
-		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b}",
+		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:o}",
 		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
 		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
@@ -26,17 +36,28 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s)
 		"requests_done", json_u64(s->requests_done),
 		"requests_cancelled", json_u64(s->requests_cancelled),
 		"preemptions", json_u64(s->preemptions), "loading_percent", json_u64(s->loading_percent),
-		"no_cache", s->no_cache));
+		"no_cache", s->no_cache, "models", models_json(models, n)));
+}
+
+static void print_model(const struct kvd_model *m)
+{
+	char file[FORMAT_MAX];
+
+	if (!strcmp(m->state, "loading")) {
+		printf("%s (loading, %" PRIu32 " %%)\n", m->name, m->percent);
+		return;
+	}
+	printf("%s (%s, context %" PRIu32 ", file %s%s%s)\n", m->name, *m->arch ? m->arch : "-", m->n_ctx,
+	       format_bytes(file, m->file_bytes), strcmp(m->state, "ready") ? ", " : "",
+	       strcmp(m->state, "ready") ? m->state : "");
 }
 
 static void print_models(const struct kvd_model *models, size_t n)
 {
-	char file[FORMAT_MAX];
-
-	for (const struct kvd_model *m = models; m < models + n; m++)
-		printf("%-12s%s (%s, context %" PRIu32 ", file %s)\n", m == models ? "models" : "", m->name,
-		       m->arch,
-		       m->n_ctx, format_bytes(file, m->file_bytes));
+	for (const struct kvd_model *m = models; m < models + n; m++) {
+		printf("%-12s", m == models ? "models" : "");
+		print_model(m);
+	}
 	if (!n)
 		printf("%-12snone\n", "models");
 }
@@ -79,12 +100,12 @@ int cmd_status(struct ctl *ctl, int argc, char **argv)
 	if (status)
 		return status;
 	int r = kvd_status(c, &s);
-	if (!r && !ctl->json)
+	if (!r)
 		r = kvd_models(c, &models, &n);
 	if (r)
 		status = ctl_client_failed(ctl, c, r, "cannot ask for the status");
 	else if (ctl->json)
-		status = print_json(ctl, &s);
+		status = print_json(ctl, &s, models, n);
 	else
 		print_page(&s, models, n);
 	free(models);

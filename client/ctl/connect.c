@@ -76,29 +76,6 @@ static int file_failed(const struct ctl *ctl, const char *path)
 	return CTL_FAILED;
 }
 
-static int wait_until_loaded(const struct ctl *ctl, struct kvd_client *c, bool is_private, bool quiet)
-{
-	struct progress progress;
-	struct kvd_status status;
-	int r;
-
-	progress_init(&progress, quiet);
-	for (;;) {
-		r = kvd_status(c, &status);
-		if (r || strcmp(status.state, "loading"))
-			break;
-		progress_show(&progress, "loading the model: %u %%", status.loading_percent);
-		nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
-	}
-	progress_clear(&progress);
-	if (!r)
-		return 0;
-	int exit_status = ctl_client_failed(ctl, c, r, "while the model loads");
-	if (is_private && r == KVD_E_CLOSED)
-		private_show_log(ctl);
-	return exit_status;
-}
-
 /* A name, or a path whose base name without ".gguf" is the name. */
 static void model_name(const char *model, char *buf, size_t n)
 {
@@ -119,37 +96,64 @@ static void list_names(const struct kvd_model *models, size_t n_models, char *bu
 		o += (size_t)snprintf(buf + o, n - o, "%s%s", i ? ", " : "", models[i].name);
 }
 
-static int choose_model(const struct ctl *ctl, struct kvd_client *c, const char *model,
-			struct kvd_model *chosen)
+/* The one that is asked for, among those that are there; NULL after a message. */
+static const struct kvd_model *find_model(const struct ctl *ctl, const struct kvd_model *models, size_t n,
+					  const char *model)
+{
+	char names[512], want[256] = "";
+
+	if (model)
+		model_name(model, want, sizeof(want));
+	for (size_t i = 0; i < n; i++) {
+		if (model ? !strcmp(models[i].name, model) || !strcmp(models[i].name, want) :
+		    models[i].is_default)
+			return &models[i];
+	}
+	list_names(models, n, names, sizeof(names));
+	if (model)
+		ctl_error(ctl, "the daemon has no model \"%s\"; it has: %s", want, names);
+	else
+		ctl_error(ctl, "no model is loaded; \"kvctl load FILE\" loads one");
+	return NULL;
+}
+
+/* One look at the models: 0 and *chosen, or an exit status after a message. */
+static int look_up_model(const struct ctl *ctl, struct kvd_client *c, const char *model, bool is_private,
+			 struct kvd_model *chosen)
 {
 	struct kvd_model *models = NULL;
+	const struct kvd_model *found = NULL;
 	size_t n = 0;
-	char names[512], want[256];
 	int r = kvd_models(c, &models, &n);
 
-	if (r)
-		return ctl_client_failed(ctl, c, r, "cannot list the models");
-	list_names(models, n, names, sizeof(names));
-	if (!model) {
-		if (n == 1)
-			*chosen = models[0];
-		else
-			ctl_error(ctl, "%s: %s", n ? "several models are loaded, name one with -m" :
-				  "no model is loaded", names);
-		free(models);
-		return n == 1 ? 0 : CTL_FAILED;
+	if (r) {
+		int status = ctl_client_failed(ctl, c, r, "cannot list the models");
+		if (is_private && r == KVD_E_CLOSED)
+			private_show_log(ctl);
+		return status;
 	}
-	model_name(model, want, sizeof(want));
-	r = CTL_FAILED;
-	for (size_t i = 0; i < n && r; i++) {
-		if (!strcmp(models[i].name, model) || !strcmp(models[i].name, want)) {
-			*chosen = models[i];
-			r = 0;
-		}
-	}
-	if (r)
-		ctl_error(ctl, "the daemon has no model \"%s\"; it has: %s", want, names);
+	found = find_model(ctl, models, n, model);
+	if (found)
+		*chosen = *found;
 	free(models);
+	return found ? 0 : CTL_FAILED;
+}
+
+static int await_model(const struct ctl *ctl, struct kvd_client *c, const char *model, bool is_private, bool quiet,
+		       struct kvd_model *chosen)
+{
+	struct progress progress;
+	int r;
+
+	progress_init(&progress, quiet);
+	for (;;) {
+		r = look_up_model(ctl, c, model, is_private, chosen);
+		if (r || strcmp(chosen->state, "loading"))
+			break;
+		progress_show(&progress, "loading %s: %u %%", chosen->name, chosen->percent);
+		nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+	}
+	progress_clear(&progress);
 	return r;
 }
 
@@ -178,9 +182,7 @@ int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size
 		r = connect_failed(ctl, r, diag);
 	if (r)
 		return r;
-	r = wait_until_loaded(ctl, c, is_private, quiet);
-	if (!r)
-		r = choose_model(ctl, c, model, chosen);
+	r = await_model(ctl, c, model, is_private, quiet, chosen);
 	if (r) {
 		kvd_close(c);
 		return r;

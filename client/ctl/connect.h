@@ -10,8 +10,8 @@ int connect_running(const struct ctl *ctl, struct kvd_client **out);
 
 /*
  * The same for work with a model: where no daemon is there and model is the
- * path of a readable file, starts a private one.  Waits until the daemon has
- * loaded, and checks that it has the model (NULL: that it has just one); *chosen is
+ * path of a readable file, starts a private one.  Checks that the daemon has
+ * the model (NULL: its default one) and waits until it is loaded; *chosen is
  * its description.  n_text: bytes that are to be sent.
  */
 int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size_t n_text,

@@ -48,6 +48,9 @@ int cmd_tokenize(struct ctl *ctl, int argc, char **argv);
 int cmd_ps(struct ctl *ctl, int argc, char **argv);
 int cmd_status(struct ctl *ctl, int argc, char **argv);
 int cmd_models(struct ctl *ctl, int argc, char **argv);
+int cmd_load(struct ctl *ctl, int argc, char **argv);
+int cmd_unload(struct ctl *ctl, int argc, char **argv);
+int cmd_perplexity(struct ctl *ctl, int argc, char **argv);
 int cmd_version(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
 
@@ -90,7 +93,7 @@ enum ctl_option {	/* options without a letter */
 	CTL_OPT_SOCKET = 0x100, CTL_OPT_JSON, CTL_OPT_TOP_K, CTL_OPT_TOP_P, CTL_OPT_MIN_P,
 	CTL_OPT_REPEAT_PENALTY, CTL_OPT_SEED, CTL_OPT_STOP, CTL_OPT_RAW, CTL_OPT_CHAT,
 	CTL_OPT_LOGPROBS, CTL_OPT_SYSTEM, CTL_OPT_IGNORE_EOS, CTL_OPT_QUIET, CTL_OPT_IDS,
-	CTL_OPT_BOS, CTL_OPT_SPECIAL,
+	CTL_OPT_BOS, CTL_OPT_SPECIAL, CTL_OPT_NAME, CTL_OPT_CTX, CTL_OPT_NOW,
 };
 
 #define CTL_GLOBAL_OPTIONS \

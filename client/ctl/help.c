@@ -48,3 +48,22 @@ const char help_tokenize[] =
 	"  --bos                begin with BOS where the model asks for it\n"
 	"  --special            control tokens written in the text count as such\n"
 	"  -f, --file FILE      read the text from FILE\n\n";
+
+const char help_load[] =
+	"Opens the GGUF file and passes it to the daemon, which needs no access to it.\n\n"
+	"options:\n"
+	"  --name NAME          what to call it (default: the file's name without .gguf)\n"
+	"  --ctx N              the longest sequence, in tokens (default: as the daemon is set)\n"
+	"  -q, --quiet          no progress on stderr\n\n";
+
+const char help_unload[] =
+	"New requests for the model are refused at once; it goes when those that it has have ended.\n\n"
+	"options:\n"
+	"  --now                end its requests\n\n";
+
+const char help_perplexity[] =
+	"Cuts the text into windows of N tokens and scores the second half of each.\n\n"
+	"options:\n"
+	"  -m, --model MODEL    as for generate\n"
+	"  --ctx N              tokens in a window (default 512)\n"
+	"  -q, --quiet          no progress on stderr\n\n";

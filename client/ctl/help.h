@@ -7,5 +7,8 @@ extern const char help_global[];
 extern const char help_generate[];
 extern const char help_chat[];
 extern const char help_tokenize[];
+extern const char help_load[];
+extern const char help_unload[];
+extern const char help_perplexity[];
 
 #endif

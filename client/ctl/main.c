@@ -16,6 +16,10 @@ static const struct ctl_command commands[] = {
 	{ "ps", "", "who is running what", "", cmd_ps },
 	{ "status", "", "the daemon, its device and its figures", "", cmd_status },
 	{ "models", "", "the models that are loaded", "", cmd_models },
+	{ "load", "[--name NAME] [--ctx N] FILE", "have the daemon load a model", help_load, cmd_load },
+	{ "unload", "[--now] MODEL", "have the daemon unload a model", help_unload, cmd_unload },
+	{ "perplexity", "[-m MODEL] [--ctx N] FILE|-", "how well a model predicts a text", help_perplexity,
+	  cmd_perplexity },
 	{ "version", "", "versions of kvctl and of the daemon", "", cmd_version },
 	{ "help", "[COMMAND]", "this text, or that of a command", "", cmd_help },
 };
