@@ -152,7 +152,7 @@ WRONG = [
     (["--nonsense", "ps"], "--nonsense"),
     (["--socket"], "--socket"),
     (["--socket", "", "ps"], "--socket"),
-    (["perplexity", "x"], "perplexity"),
+    (["perplex", "x"], "perplex"),
     (["ps", "extra"], "extra"),
     (["ps", "-x"], "-x"),
     (["help", "nonsense"], "nonsense"),
@@ -190,6 +190,13 @@ WRONG = [
     (["chat", "hello"], "hello"),
     (["chat", "--logprobs", "1"], "--logprobs"),
     (["tokenize", "a", "b"], "b"),
+    (["load"], "no file"), (["load", ""], "no file"), (["load", "a", "b"], "b"),
+    (["load", "--ctx", "0", "a"], "--ctx: not between"), (["load", "--ctx", "1k", "a"], "--ctx: not a whole"),
+    (["load", "--name"], "--name: a value is missing"), (["load", "--now", "a"], "--now"),
+    (["unload"], "no model"), (["unload", "a", "b"], "b"), (["unload", "--now=1", "a"], "--now=1"),
+    (["perplexity"], "no file"), (["perplexity", "a", "b"], "b"),
+    (["perplexity", "--ctx", "1", "a"], "--ctx: not between"), (["perplexity", "--ctx", "x", "a"], "--ctx"),
+    (["perplexity", "-n", "5", "a"], "-n"),
 ]
 
 
@@ -210,7 +217,7 @@ def test_control_characters_in_arguments_are_shown_not_sent(kvctl):
 def test_help(kvctl):
     text = kvctl("--help").stdout
     assert kvctl("help").stdout == text
-    for cmd in ("generate", "chat", "tokenize", "ps", "status", "models", "version", "help"):
+    for cmd in ("generate", "chat", "tokenize", "ps", "status", "models", "load", "unload", "perplexity", "version", "help"):
         assert cmd.encode() in text
         a, b = kvctl(cmd, "--help"), kvctl("help", cmd)
         assert a.returncode == b.returncode == 0 and a.stdout == b.stdout and a.stderr == b""
