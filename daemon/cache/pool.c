@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Two levels: the pool hands chunks to roots, a root hands out blocks of its
- * chunks.  Both take the lowest number that is free (address-ordered first
- * fit), so that what lives on gathers in low chunks and high chunks empty out
- * and go back to the pool.  Which chunks are free, or partly used, is a bitmap:
- * a few hundred words even for a terabyte.  All bookkeeping of a root is
- * allocated with the root; getting a block allocates nothing.
+ * chunks.  The pool gives the lowest chunk that is free.  A root takes a block of the
+ * chunk that has the fewest free ones, so that what lives on gathers in few
+ * chunks and the others empty out and go back to the pool: its partly used chunks are in
+ * lists by the number of free blocks.  Which chunks are free, and which lists
+ * are not empty, is a bitmap.  All bookkeeping of a root is allocated with the
+ * root; getting a block allocates nothing.
  */
 #include "daemon/cache/pool.h"
 
@@ -22,6 +23,7 @@
 #define CHUNK_MAX (UINT64_C(64) << 20)
 #define CHUNK_DEFAULT (UINT64_C(32) << 20)
 #define NO_BLOCK UINT32_MAX
+#define NO_CHUNK UINT32_MAX
 
 struct bitmap {
 	uint64_t *words;
@@ -40,6 +42,7 @@ struct chunk {
 	uint32_t n_used;
 	uint32_t n_fresh;	/* blocks n_fresh.. were not handed out since the chunk came */
 	uint32_t free_list;
+	uint32_t prev, next;	/* in the list of those with as many free blocks; NO_CHUNK ends */
 };
 
 struct pool {
@@ -57,7 +60,8 @@ struct pool_root {
 	struct kb_geometry geometry;
 	struct block *blocks;	/* [n_chunks * blocks_per_chunk] */
 	struct chunk *chunks;	/* [n_chunks] */
-	struct bitmap partial;	/* own chunks that have a free block */
+	uint32_t *partial;	/* [blocks_per_chunk + 1] own chunks by free blocks; none of 0 */
+	struct bitmap partials;	/* which of the lists are not empty */
 	uint32_t n_chunks;	/* own */
 	uint32_t n_used;
 };
@@ -217,8 +221,11 @@ int pool_root_new(struct pool_root **out, struct pool *p, const struct kb_geomet
 	r->geometry.chunk_bytes = p->chunk_bytes;
 	r->blocks = calloc(n_blocks, sizeof(*r->blocks));
 	r->chunks = calloc(p->n_chunks, sizeof(*r->chunks));
-	if (!r->blocks || !r->chunks || bitmap_init(&r->partial, p->n_chunks))
+	r->partial = calloc(per_chunk + 1, sizeof(*r->partial));
+	if (!r->blocks || !r->chunks || !r->partial || bitmap_init(&r->partials, (uint32_t)per_chunk + 1))
 		return -ENOMEM;
+	for (uint32_t i = 0; i <= per_chunk; i++)
+		r->partial[i] = NO_CHUNK;
 	*out = steal_ptr(r);
 	return 0;
 }
@@ -227,7 +234,8 @@ void pool_root_free(struct pool_root *r)
 {
 	if (!r)
 		return;
-	bitmap_deinit(&r->partial);
+	bitmap_deinit(&r->partials);
+	free(r->partial);
 	free(r->chunks);
 	free(r->blocks);
 	free(r);
@@ -253,26 +261,65 @@ uint32_t pool_root_capacity(const struct pool_root *r)
 	return r->pool->n_chunks * r->geometry.blocks_per_chunk;
 }
 
-/* The lowest chunk of the root that has a free block, one from the pool if none has. */
+static uint32_t chunk_n_free(const struct pool_root *r, uint32_t c)
+{
+	return r->geometry.blocks_per_chunk - r->chunks[c].n_used;
+}
+
+/* Into the list of those with as many free blocks, if it has any. */
+static void chunk_link(struct pool_root *r, uint32_t c)
+{
+	uint32_t n_free = chunk_n_free(r, c), *head = &r->partial[n_free];
+
+	if (!n_free)
+		return;
+	r->chunks[c].prev = NO_CHUNK;
+	r->chunks[c].next = *head;
+	if (*head == NO_CHUNK)
+		bitmap_set(&r->partials, n_free);
+	else
+		r->chunks[*head].prev = c;
+	*head = c;
+}
+
+static void chunk_unlink(struct pool_root *r, uint32_t c)
+{
+	uint32_t n_free = chunk_n_free(r, c), next = r->chunks[c].next, prev = r->chunks[c].prev;
+
+	if (!n_free)
+		return;
+	if (next != NO_CHUNK)
+		r->chunks[next].prev = prev;
+	if (prev != NO_CHUNK)
+		r->chunks[prev].next = next;
+	else
+		r->partial[n_free] = next;
+	if (r->partial[n_free] == NO_CHUNK)
+		bitmap_clear(&r->partials, n_free);
+}
+
+/* The fullest chunk of the root that has a free block, one from the pool if none has. */
 static bool root_find_chunk(struct pool_root *r, uint32_t *c)
 {
 	struct pool *p = r->pool;
+	uint32_t n_free;
 
-	if (bitmap_lowest(&r->partial, c))
+	if (bitmap_lowest(&r->partials, &n_free)) {
+		*c = r->partial[n_free];
 		return true;
+	}
 	if (!bitmap_lowest(&p->free_chunks, c))
 		return false;
 	bitmap_clear(&p->free_chunks, *c);
 	p->n_chunks_free--;
 	r->n_chunks++;
 	r->chunks[*c] = (struct chunk){ .free_list = NO_BLOCK };
-	bitmap_set(&r->partial, *c);
+	chunk_link(r, *c);
 	return true;
 }
 
 static void root_return_chunk(struct pool_root *r, uint32_t c)
 {
-	bitmap_clear(&r->partial, c);
 	r->n_chunks--;
 	bitmap_set(&r->pool->free_chunks, c);
 	r->pool->n_chunks_free++;
@@ -283,12 +330,13 @@ static uint32_t chunk_take(struct pool_root *r, uint32_t c)
 	struct chunk *chunk = &r->chunks[c];
 	uint32_t per_chunk = r->geometry.blocks_per_chunk, i = chunk->free_list;
 
+	chunk_unlink(r, c);
 	if (i != NO_BLOCK)
 		chunk->free_list = r->blocks[c * per_chunk + i].next_free;
 	else
 		i = chunk->n_fresh++;
-	if (++chunk->n_used == per_chunk)
-		bitmap_clear(&r->partial, c);
+	chunk->n_used++;
+	chunk_link(r, c);
 	r->n_used++;
 	return c * per_chunk + i;
 }
@@ -301,9 +349,10 @@ static void chunk_put(struct pool_root *r, uint32_t block)
 	r->blocks[block].next_free = chunk->free_list;
 	chunk->free_list = block % per_chunk;
 	r->n_used--;
-	if (chunk->n_used-- == per_chunk)
-		bitmap_set(&r->partial, c);
-	if (!chunk->n_used)
+	chunk_unlink(r, c);
+	if (--chunk->n_used)
+		chunk_link(r, c);
+	else
 		root_return_chunk(r, c);
 }
 

@@ -16,6 +16,7 @@
 #include "ipc/base/checked.h"
 
 #define MIB (UINT64_C(1) << 20)
+#define N_CHUNKS 6
 
 /* A backend that imports memory and nothing else. */
 static int imported_fd = -1;
@@ -141,22 +142,38 @@ static void check_new_block(struct model_root *roots, int which, uint32_t block,
 			assert_false(overlaps(&roots[which], block, &roots[r], roots[r].blocks[i].block));
 }
 
+static uint32_t n_in_chunk(const struct model_root *r, uint32_t chunk)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < r->n; i++)
+		n += r->blocks[i].block / r->per_chunk == chunk;
+	return n;
+}
+
+/* A block comes from the fullest chunk of the root that had room, from a new one if none had. */
+static void check_fullest(const struct model_root *r, uint32_t block, uint32_t n_chunks)
+{
+	uint32_t fullest = 0;
+
+	for (uint32_t c = 0; c < n_chunks; c++) {
+		uint32_t n = n_in_chunk(r, c);
+
+		if (n < r->per_chunk)
+			fullest = MAX(fullest, n);
+	}
+	assert_int_equal(n_in_chunk(r, block / r->per_chunk), fullest);
+}
+
 static uint32_t model_chunks(const struct model_root *r, uint32_t n_chunks)
 {
 	uint32_t n = 0;
 
-	for (uint32_t c = 0; c < n_chunks; c++) {
-		for (uint32_t i = 0; i < r->n; i++) {
-			if (r->blocks[i].block / r->per_chunk == c) {
-				n++;
-				break;
-			}
-		}
-	}
+	for (uint32_t c = 0; c < n_chunks; c++)
+		n += n_in_chunk(r, c) > 0;
 	return n;
 }
 
-#define N_CHUNKS 6
 #define QUOTA (6000u << 10)	/* bytes of one uid */
 
 static void check_counts(struct pool *p, struct model_root *roots, struct accounts *accounts)
@@ -204,6 +221,7 @@ static void model_get(struct model_root *roots, int which, uid_t uid, uint64_t p
 	} else {
 		assert_int_equal(r, 0);
 		check_new_block(roots, which, block, pool_bytes);
+		check_fullest(m, block, N_CHUNKS);
 		m->blocks[m->n++] = (struct model_block){ .block = block, .n_refs = 1, .uid = uid };
 	}
 }
@@ -294,10 +312,10 @@ static void test_packs(void **state)
 	pool_stats(p, &stats);
 	assert_int_equal(stats.n_chunks_free, 1);
 	/* The holes of the first and last chunk come before the empty one. */
-	assert_int_equal(pool_block_get(root, 0, &again), 0);
-	assert_int_equal(again / 4, b[1] / 4);
-	assert_int_equal(pool_block_get(root, 0, &again), 0);
-	assert_int_equal(again / 4, b[14] / 4);
+	for (int i = 0; i < 2; i++) {
+		assert_int_equal(pool_block_get(root, 0, &again), 0);
+		assert_true(again == b[1] || again == b[14]);
+	}
 	pool_stats(p, &stats);
 	assert_int_equal(stats.n_chunks_free, 1);
 	for (uint32_t i = 0; i < 16; i++)
@@ -306,6 +324,52 @@ static void test_packs(void **state)
 	pool_stats(p, &stats);
 	assert_int_equal(stats.n_chunks_free, 4);
 	pool_root_free(root);
+	pool_free(p);
+	accounts_free(accounts);
+}
+
+/* What one root empties another takes, wholly and in any mixture; numbers say what is left to each. */
+static void test_two_roots(void **state)
+{
+	struct kb_geometry g[2] = { { .block_bytes = 1024 << 10 }, { .block_bytes = 300 << 10 } };
+	struct accounts *accounts = make_accounts(UINT64_MAX);
+	struct pool_root *roots[2];
+	uint32_t a[8], b[24], extra;
+	struct pool *p;
+
+	(void)state;
+	assert_int_equal(pool_new(&p, &fake_backend, accounts, 8 * MIB, 2 * MIB), 0);
+	for (int i = 0; i < 2; i++)
+		assert_int_equal(pool_root_new(&roots[i], p, &g[i]), 0);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < 8; i++)	/* all for the first: 2 to a chunk */
+			assert_int_equal(pool_block_get(roots[0], 0, &a[i]), 0);
+		assert_int_equal(pool_root_n_free(roots[1]), 0);
+		assert_int_equal(pool_block_get(roots[1], 0, &extra), POOL_E_FULL);
+		pool_block_unref(roots[0], a[0]);	/* half a chunk is of no use to the other */
+		pool_block_unref(roots[0], a[7]);
+		assert_int_equal(pool_block_get(roots[1], 0, &extra), POOL_E_FULL);
+		pool_block_unref(roots[0], a[1]);
+		assert_int_equal(pool_root_n_free(roots[0]), 3);
+		assert_int_equal(pool_root_n_free(roots[1]), 6);
+		for (int i = 0; i < 6; i++)
+			assert_int_equal(pool_block_get(roots[1], 0, &b[i]), 0);
+		assert_int_equal(pool_block_get(roots[1], 0, &extra), POOL_E_FULL);
+		assert_int_equal(pool_root_n_free(roots[0]), 1);
+		for (int i = 2; i < 7; i++)
+			pool_block_unref(roots[0], a[i]);
+		for (int i = 6; i < 24; i++)	/* all for the second */
+			assert_int_equal(pool_block_get(roots[1], 0, &b[i]), 0);
+		assert_int_equal(pool_block_get(roots[0], 0, &extra), POOL_E_FULL);
+		for (int i = 0; i < 24; i++)
+			pool_block_unref(roots[1], b[i]);
+		assert_int_equal(pool_root_n_free(roots[0]), 8);
+		assert_int_equal(pool_root_n_free(roots[1]), 24);
+	}
+	pool_root_free(roots[0]);
+	assert_int_equal(pool_block_get(roots[1], 0, &extra), 0);	/* the other has all of it */
+	pool_block_unref(roots[1], extra);
+	pool_root_free(roots[1]);
 	pool_free(p);
 	accounts_free(accounts);
 }
@@ -333,6 +397,7 @@ int main(void)
 		cmocka_unit_test(test_chunk_bytes),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_packs),
+		cmocka_unit_test(test_two_roots),
 		cmocka_unit_test(test_refuses),
 	};
 

@@ -9,6 +9,61 @@
 #define MIB (UINT64_C(1) << 20)
 #define QUANTUM 8
 
+/* Of another geometry: 7 blocks to a chunk where fake_model has 4. */
+static struct model other_model = {
+	.info = { .name = "other", .n_vocab = FAKE_N_VOCAB }, .n_ctx = 80, .block_bytes = 292 << 10, .first_hash = 99,
+};
+
+/* Asked to remove a model, and whether it was. */
+struct removal {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool done;
+};
+
+static void note_removed(void *arg)
+{
+	struct removal *r = arg;
+
+	pthread_mutex_lock(&r->lock);
+	r->done = true;
+	pthread_cond_signal(&r->changed);
+	pthread_mutex_unlock(&r->lock);
+}
+
+static inline void ask_removal(struct engine *e, struct engine_model *em, struct removal *r)
+{
+	*r = (struct removal){ .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+	assert_int_equal(engine_remove_model(e, em, note_removed, r), 0);
+}
+
+static inline bool is_removed(struct removal *r)
+{
+	bool done;
+
+	pthread_mutex_lock(&r->lock);
+	done = r->done;
+	pthread_mutex_unlock(&r->lock);
+	return done;
+}
+
+static inline void wait_removal(struct removal *r)
+{
+	pthread_mutex_lock(&r->lock);
+	while (!r->done)
+		pthread_cond_wait(&r->changed, &r->lock);
+	pthread_mutex_unlock(&r->lock);
+}
+
+static inline struct engine_model *add_other(struct engine *e)
+{
+	struct engine_model *em = NULL;
+	struct diag diag = DIAG_NULL;
+
+	assert_int_equal(engine_add_model(e, &other_model, &em, &diag), 0);
+	return em;
+}
+
 /* An engine with a client, and what is needed to take both down. */
 struct fixture {
 	struct engine *engine;
@@ -17,11 +72,11 @@ struct fixture {
 	struct fake_client *client;	/* key 1 */
 };
 
-static const struct engine_config config_default = {
+static const struct engine_config config_default __attribute__((unused)) = {
 	.backend = &fake_backend, .kv_memory = 12 * MIB, .max_seqs = 4, .prefill_quantum = QUANTUM,
 };
 
-static struct fixture start_with(const struct engine_config *config, struct accounts *accounts)
+static inline struct fixture start_with(const struct engine_config *config, struct accounts *accounts)
 {
 	struct fixture f = { .accounts = accounts, .client = fake_client_new(1) };
 	struct engine_config c = *config;

@@ -17,50 +17,6 @@
 #include "tests/unit/engine/fake-client.h"
 #include "tests/unit/engine/fixture.h"
 
-/* 7 blocks in a chunk, where fake_model has 4. */
-static struct model other_model = {
-	.info = { .name = "other", .n_vocab = FAKE_N_VOCAB }, .n_ctx = 80, .block_bytes = 292 << 10, .first_hash = 99,
-};
-
-struct removal {
-	pthread_mutex_t lock;
-	pthread_cond_t changed;
-	bool done;
-};
-
-static void note_removed(void *arg)
-{
-	struct removal *r = arg;
-
-	pthread_mutex_lock(&r->lock);
-	r->done = true;
-	pthread_cond_signal(&r->changed);
-	pthread_mutex_unlock(&r->lock);
-}
-
-static void ask_removal(struct engine *e, struct engine_model *em, struct removal *r)
-{
-	*r = (struct removal){ .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
-	assert_int_equal(engine_remove_model(e, em, note_removed, r), 0);
-}
-
-static void wait_removal(struct removal *r)
-{
-	pthread_mutex_lock(&r->lock);
-	while (!r->done)
-		pthread_cond_wait(&r->changed, &r->lock);
-	pthread_mutex_unlock(&r->lock);
-}
-
-static struct engine_model *add_other(struct engine *e)
-{
-	struct engine_model *em = NULL;
-	struct diag diag = DIAG_NULL;
-
-	assert_int_equal(engine_add_model(e, &other_model, &em, &diag), 0);
-	return em;
-}
-
 static struct fake_request make_other(struct engine_model *em, uint64_t id, uid_t uid, size_t n_prompt,
 				      uint32_t max_tokens)
 {
@@ -155,7 +111,7 @@ static void test_remove(void **state)
 	ask_removal(f.engine, em, &removal);
 	assert_int_equal(fake_submit(f.engine, f.client, 1, &(struct fake_request){
 		.em = em, .id = 9, .n_prompt = 1, .prompt = { 3 }, .params = r.params }), ENGINE_E_UNLOADED);
-	assert_false(removal.done);
+	assert_false(is_removed(&removal));
 	fake_allow(UINT64_MAX);
 	wait_removal(&removal);
 	for (uint64_t id = 1; id < 4; id++) {
@@ -204,12 +160,155 @@ static void test_block_too_large(void **state)
 	stop(&f);
 }
 
+/* Two chunks; the older grows into the second, where the younger of the other model is, and the younger waits. */
+static void test_older_gets_chunk(void **state)
+{
+	struct engine_config config = config_default;
+	struct fake_request a = make_request(0, 1, 10, 80), b;
+	struct engine_model_stats stats;
+	struct engine_stats all;
+	struct engine_model *em;
+	struct fixture f;
+
+	(void)state;
+	config.kv_memory = 4 * MIB;
+	f = start(&config);
+	em = add_other(f.engine);
+	fake.n_allowed = 2;
+	submit(&f, &a);
+	fake_wait_step(3);
+	b = make_other(em, 1, 2, 10, 60);
+	submit(&f, &b);
+	fake_allow(UINT64_MAX);
+	fake_client_wait_released(f.client, 1);
+	check_whole(&f, &a);
+	fake_client_wait_released(f.client, 2);
+	check_other(&f, &b);
+	engine_stats(f.engine, &all);
+	assert_int_equal(all.preemptions, 1);
+
+	/* The other way round: the one that grows is the younger, and gives way. */
+	fake.n_allowed = fake.n_entered + 2;
+	b = make_other(em, 2, 2, 10, 70);
+	submit(&f, &b);
+	fake_wait_step(fake.n_allowed + 1);
+	a = make_request(3, 1, 10, 80);
+	submit(&f, &a);
+	fake_allow(UINT64_MAX);
+	fake_client_wait_released(f.client, 3);
+	check_other(&f, &b);
+	engine_model_stats(f.engine, em, &stats);
+	assert_int_equal(stats.n_requests, 0);
+	fake_client_wait_released(f.client, 4);
+	check_whole(&f, &a);
+	engine_stats(f.engine, &all);
+	assert_int_equal(all.preemptions, 2);
+	stop(&f);
+	engine_model_free(em);
+}
+
+/* The other model's reader is full: its chunk is the first to go, though its sequence is the oldest. */
+static void test_parked_gives_chunk(void **state)
+{
+	struct engine_config config = config_default;
+	struct fake_client *full = fake_client_new(2);
+	struct fake_request a = make_request(0, 1, 70, 20), b;
+	struct engine_model_stats stats;
+	struct engine_model *em;
+	struct fixture f;
+	static struct fake_result want;
+
+	(void)state;
+	config.kv_memory = 4 * MIB;
+	f = start(&config);
+	em = add_other(f.engine);
+	b = make_other(em, 0, 2, 10, 60);
+	fake_client_set(full, true, false);
+	assert_int_equal(fake_submit(f.engine, full, 2, &b), 0);
+	do {
+		engine_model_stats(f.engine, em, &stats);
+		usleep(100);
+	} while (!stats.n_parked);
+	assert_int_equal(stats.blocks_used, 1);
+	submit(&f, &a);
+	fake_client_wait_released(f.client, 1);
+	check_whole(&f, &a);
+	engine_model_stats(f.engine, em, &stats);
+	assert_int_equal(stats.n_parked, 1);
+	assert_int_equal(stats.blocks_used, 0);
+	fake_client_set(full, false, false);
+	engine_room(f.engine, 2);
+	fake_client_wait_released(full, 1);
+	fake_expect(&b, other_model.n_ctx, &want);
+	fake_check_whole(&full->results[0], &b, &want);
+	fake_client_free(full);
+	stop(&f);
+	engine_model_free(em);
+}
+
+/* A uid at its limit of KV memory waits for itself over all models; another goes on beside it. */
+static void test_quota(void **state)
+{
+	struct fixture f = start_with(&config_default,
+				      fake_accounts(UINT64_MAX, UINT64_MAX, 3 * FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK));
+	struct engine_model *em = add_other(f.engine);
+	struct fake_request r;
+
+	(void)state;
+	r = make_other(em, 0, 1, 79, 1);	/* 5 blocks of 292 KiB: within it */
+	submit(&f, &r);
+	fake_client_wait_released(f.client, 1);
+	check_other(&f, &r);
+	r = make_request(1, 1, 60, 1);		/* 4 of 512 KiB: never */
+	submit(&f, &r);
+	fake_client_wait_released(f.client, 2);
+	assert_int_equal(f.client->results[1].error, SINK_ERROR_QUOTA);
+	for (uint64_t id = 2; id < 12; id++) {
+		uid_t uid = id < 8 ? 1 : 2;
+
+		r = id % 2 ? make_request(id, uid, 20, 20) : make_other(em, id, uid, 30, 30);
+		submit(&f, &r);
+	}
+	fake_client_wait_released(f.client, 12);
+	for (uint64_t id = 2; id < 12; id++) {
+		r = id % 2 ? make_request(id, 1, 20, 20) : make_other(em, id, 1, 30, 30);
+		if (id % 2)
+			check_whole(&f, &r);
+		else
+			check_other(&f, &r);
+	}
+	stop(&f);
+	engine_model_free(em);
+}
+
+/* The engine ends while a model is being removed: who asked is told, or was refused. */
+static void test_shutdown(void **state)
+{
+	struct fixture f = start(&config_default);
+	struct engine_model *em = add_other(f.engine);
+	struct fake_request a = make_request(0, 1, 5, 60), b = make_other(em, 1, 1, 5, 60);
+	struct removal removal;
+
+	(void)state;
+	submit(&f, &a);
+	submit(&f, &b);
+	ask_removal(f.engine, em, &removal);
+	stop(&f);
+	assert_true(is_removed(&removal));
+	engine_model_free(em);
+	engine_model_free(NULL);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_turns),
 		cmocka_unit_test(test_remove),
 		cmocka_unit_test(test_block_too_large),
+		cmocka_unit_test(test_older_gets_chunk),
+		cmocka_unit_test(test_parked_gives_chunk),
+		cmocka_unit_test(test_quota),
+		cmocka_unit_test(test_shutdown),
 	};
 
 	alarm(120);	/* a hang is a failure */

@@ -2,8 +2,9 @@
 /*
  * Random requests of several clients and users at once, in a pool far too small
  * for them: sinks fill up at random, requests are cancelled at random, sequences
- * are preempted.  What each request gave must be what it gives alone, and
- * nothing may be left at the end.  KVD_TEST_LONG=1 does more rounds.
+ * are preempted, a model is taken away and comes back.  What each request gave
+ * must be what it gives alone, and nothing may be left at the end; that all of
+ * them end shows that nobody starves.  KVD_TEST_LONG=1 does more rounds.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +18,8 @@
 
 #include "tests/unit/engine/fake-model.h"
 #include "tests/unit/engine/fake-client.h"
+#include "tests/unit/engine/fixture.h"
 
-#define MIB (UINT64_C(1) << 20)
 #define N_CLIENTS 4
 #define N_UIDS 3
 #define N_REQUESTS 60	/* of each client */
@@ -32,11 +33,15 @@ struct client {
 
 struct world {
 	struct engine *engine;
-	struct engine_model *em;
+	struct engine_model *em, *other;	/* other: NULL where there is one model */
+	struct removal removal;		/* of the other */
+	bool removing;
 	struct accounts *accounts;
 	struct client clients[N_CLIENTS];
 	unsigned random;
-	bool cancels;
+	struct options {
+		bool two_models, full_sinks, cancels, reloads;
+	} options;
 };
 
 static uint32_t pick(struct world *w, uint32_t n)
@@ -49,7 +54,11 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 	struct sampler_params *p = &r->params.sampling;
 
 	*r = (struct fake_request){ .id = i, .uid = client % N_UIDS };
-	r->n_prompt = pick(w, pick(w, 3) ? 30 : 94) + 1;
+	if (w->other && pick(w, 2)) {
+		r->em = w->other;
+		r->model = &other_model;
+	}
+	r->n_prompt = pick(w, pick(w, 3) ? 30 : 78) + 1;
 	for (size_t t = 0; t < r->n_prompt; t++)
 		r->prompt[t] = (int32_t)(3 + pick(w, FAKE_N_VOCAB - 3));
 	r->params.max_tokens = pick(w, 10) ? pick(w, 70) : UINT32_MAX;
@@ -79,11 +88,18 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 static void submit_one(struct world *w, uint32_t client)
 {
 	struct client *c = &w->clients[client];
+	struct fake_request *r = &c->requests[c->n_submitted];
+	int err;
 
 	if (c->n_submitted == N_REQUESTS)
 		return;
-	make_random(w, &c->requests[c->n_submitted], client, c->n_submitted);
-	assert_int_equal(fake_submit(w->engine, c->c, client, &c->requests[c->n_submitted]), 0);
+	make_random(w, r, client, c->n_submitted);
+	err = fake_submit(w->engine, c->c, client, r);
+	if (w->removing && r->em) {
+		assert_int_equal(err, ENGINE_E_UNLOADED);
+		return;
+	}
+	assert_int_equal(err, 0);
 	c->n_submitted++;
 }
 
@@ -92,7 +108,7 @@ static void cancel_one(struct world *w, uint32_t client)
 	struct client *c = &w->clients[client];
 	uint32_t id;
 
-	if (!w->cancels || !c->n_submitted)
+	if (!w->options.cancels || !c->n_submitted)
 		return;
 	id = pick(w, c->n_submitted);
 	c->cancelled[id] = true;
@@ -103,6 +119,21 @@ static void make_room(struct world *w, uint32_t client)
 {
 	fake_client_set(w->clients[client].c, false, false);
 	engine_room(w->engine, client);
+}
+
+/* Takes the other model away, or puts it back once it is gone. */
+static void reload(struct world *w)
+{
+	if (!w->options.reloads)
+		return;
+	if (!w->removing) {
+		ask_removal(w->engine, w->other, &w->removal);
+		w->removing = true;
+	} else if (is_removed(&w->removal)) {
+		engine_model_free(w->other);
+		w->other = add_other(w->engine);
+		w->removing = false;
+	}
 }
 
 static bool all_released(struct world *w)
@@ -139,41 +170,54 @@ static void drive(struct world *w)
 		case 4:
 			usleep(pick(w, 200));
 			break;
+		case 5:
+			if (!pick(w, 200))
+				reload(w);
+			break;
 		default:
 			sched_yield();
 		}
 	}
 }
 
-static uint32_t check_results(struct world *w)
+/* Returns how many are whole. */
+static uint32_t check_results(struct world *w, uint32_t *n_unloaded)
 {
 	static struct fake_result want;
 	uint32_t n_whole = 0;
 
+	*n_unloaded = 0;
+
 	for (uint32_t i = 0; i < N_CLIENTS; i++) {
 		for (uint32_t j = 0; j < N_REQUESTS; j++) {
 			const struct fake_result *got = &w->clients[i].c->results[j];
+			const struct fake_request *r = &w->clients[i].requests[j];
 
-			fake_expect(&w->clients[i].requests[j], fake_model.n_ctx, &want);
+			fake_expect(r, (r->model ? r->model : &fake_model)->n_ctx, &want);
+			if (w->options.reloads && r->model && got->error == SINK_ERROR_UNLOADED) {
+				fake_check_beginning(got, &want);
+				++*n_unloaded;
+				continue;
+			}
 			if (w->clients[i].cancelled[j] && got->finish == SINK_FINISH_CANCELLED) {
 				fake_check_cancelled(got, &want);
 				continue;
 			}
-			fake_check_whole(got, &w->clients[i].requests[j], &want);
+			fake_check_whole(got, r, &want);
 			n_whole++;
 		}
 	}
 	return n_whole;
 }
 
-static uint64_t run_world(struct engine_config *config, unsigned seed, bool full_sinks, bool cancels)
+static uint64_t run_world(struct engine_config *config, unsigned seed, struct options options)
 {
 	struct world *w = calloc(1, sizeof(*w));
 	struct engine_stats stats;
-	uint32_t n_whole;
+	uint32_t n_whole, n_unloaded;
 
 	assert_non_null(w);
-	*w = (struct world){ .random = seed, .cancels = cancels,
+	*w = (struct world){ .random = seed, .options = options,
 			     .accounts = fake_accounts(UINT64_MAX, UINT64_MAX, UINT64_MAX) };
 	config->backend = &fake_backend;
 	config->accounts = w->accounts;
@@ -181,22 +225,25 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, bool full
 	assert_int_equal(engine_new(&w->engine, config, NULL), 0);
 	assert_int_equal(engine_add_model(w->engine, &fake_model, &w->em, NULL), 0);
 	fake_em = w->em;
+	if (options.two_models)
+		w->other = add_other(w->engine);
 	for (uint32_t i = 0; i < N_CLIENTS; i++) {
 		w->clients[i].c = fake_client_new(seed + i);
-		w->clients[i].c->full_one_in = full_sinks ? 30 : 0;
+		w->clients[i].c->full_one_in = options.full_sinks ? 30 : 0;
 	}
 	drive(w);
 	engine_stats(w->engine, &stats);
-	n_whole = check_results(w);
+	n_whole = check_results(w, &n_unloaded);
 	assert_int_equal(stats.requests_done, n_whole);
-	assert_int_equal(stats.requests_done + stats.requests_cancelled, N_CLIENTS * N_REQUESTS);
-	assert_int_equal(stats.requests_failed, 0);
+	assert_int_equal(stats.requests_done + stats.requests_cancelled + n_unloaded, N_CLIENTS * N_REQUESTS);
+	assert_int_equal(stats.requests_failed, n_unloaded);
 	assert_int_equal(stats.n_running + stats.n_queued + stats.n_parked, 0);
 	assert_int_equal(stats.blocks_used, 0);
 	assert_true(fake.max_seqs_seen <= config->max_seqs);
 	fake_check_nothing_charged(w->accounts, N_UIDS);
 	engine_free(w->engine);
 	engine_model_free(w->em);
+	engine_model_free(w->other);
 	if (fake.n_violations)
 		fail_msg("%s (%u in all)", fake.violation, fake.n_violations);
 	for (uint32_t i = 0; i < N_CLIENTS; i++)
@@ -218,7 +265,7 @@ static void test_small_pool(void **state)
 	(void)state;
 	for (int i = 0; i < n_rounds(); i++) {
 		struct engine_config config = { .kv_memory = 4 * MIB, .max_seqs = 6, .prefill_quantum = 16 };
-		preemptions += run_world(&config, 100 + (unsigned)i, false, false);
+		preemptions += run_world(&config, 100 + (unsigned)i, (struct options){ 0 });
 	}
 	assert_true(preemptions > 10);
 }
@@ -233,9 +280,36 @@ static void test_everything(void **state)
 			.kv_memory = (i % 2 ? 4 : 8) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
 			.block_tokens = i % 2 ? 16 : 32,
 		};
-		preemptions += run_world(&config, 200 + (unsigned)i, true, true);
+		preemptions += run_world(&config, 200 + (unsigned)i, (struct options){ .full_sinks = true, .cancels = true });
 	}
 	assert_true(preemptions > 10);
+}
+
+/* Chunks are few and all of them wanted by both. */
+static void test_two_models(void **state)
+{
+	uint64_t preemptions = 0;
+
+	(void)state;
+	for (int i = 0; i < n_rounds(); i++) {
+		struct engine_config config = {
+			.kv_memory = (i % 2 ? 4 : 6) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
+		};
+		struct options options = { .two_models = true, .full_sinks = i % 2, .cancels = i % 4 > 1 };
+		preemptions += run_world(&config, 400 + (unsigned)i, options);
+	}
+	assert_true(preemptions > 10);
+}
+
+/* One of them comes and goes; nobody's answer of the other is hurt. */
+static void test_reloads(void **state)
+{
+	(void)state;
+	for (int i = 0; i < n_rounds(); i++) {
+		struct engine_config config = { .kv_memory = 6 * MIB, .max_seqs = 8, .prefill_quantum = 16 };
+		struct options options = { true, .full_sinks = i % 2, .cancels = i % 4 > 1, .reloads = true };
+		run_world(&config, 500 + (unsigned)i, options);
+	}
 }
 
 static void test_no_cache(void **state)
@@ -244,7 +318,7 @@ static void test_no_cache(void **state)
 		.kv_memory = 6 * MIB, .max_seqs = 8, .prefill_quantum = 64, .no_cache = true};
 
 	(void)state;
-	run_world(&config, 300, true, true);
+	run_world(&config, 300, (struct options){ .full_sinks = true, .cancels = true });
 }
 
 int main(void)
@@ -252,6 +326,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_small_pool),
 		cmocka_unit_test(test_everything),
+		cmocka_unit_test(test_two_models),
+		cmocka_unit_test(test_reloads),
 		cmocka_unit_test(test_no_cache),
 	};
 
