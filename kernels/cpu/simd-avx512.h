@@ -13,6 +13,7 @@
 #define VW 16
 #define VN (16 / VW)
 #define MAX_PRODUCT_ROWS 8
+#define MAX_SUMS 16
 
 typedef __m512 vf;
 typedef __m512i vi;

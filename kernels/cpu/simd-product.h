@@ -50,19 +50,21 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 		} \
 	} while (0)
 
+/* Lets gcc 12 forget where a pointer comes from: it finds addresses that take more registers, and spills. */
+#define OPAQUE(pointer) __asm__("" : "+r"(pointer))
+
 /* One half (16 columns) of a step being unpacked: planes whose pieces give several columns. */
 struct unpack {
 	vi low[VN], high[VN];
 };
 
-SPECIALIZED void unpack_begin(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
-			      const int n_vecs)
+SPECIALIZED void unpack_begin(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half)
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint8_t *high = quants + l->low * KC_PIECE;
 
 	UNROLL
-	for (int v = 0; v < n_vecs; v++, quants += VW * 4, high += VW * 4) {
+	for (int v = 0; v < VN; v++, quants += VW * 4, high += VW * 4) {
 		if (l->low == 2)
 			u->low[v] = vi_load(quants + half * KC_PIECE);
 		if (l->high == 2)
@@ -145,24 +147,18 @@ SPECIALIZED vf load_offset(const enum kb_type type, const uint8_t *block, const 
 	return vf_mul(vf_neg(m), vf_of_int(s));
 }
 
-/*
- * n_rows batch rows and n_vecs vectors of weight rows; with type they are constants
- * after inlining.  The weights of the first vector and the activations of the first row:
- */
+/* 32 columns of the group, and of the first of n_rows batch rows.  type and n_rows are constants after inlining. */
 struct step {
-	const uint8_t *block;	/* d */
-	const uint8_t *scales;
-	const uint8_t *quants;	/* of 32 columns */
-	uint32_t unit;		/* these columns in the block, in 16 */
+	const uint8_t *block, *scales, *quants;
+	uint32_t unit;		/* the columns' first 16 in the block */
 	const struct kc_rows *in;
-	size_t b;		/* these columns of the row, in 32, counted through all rows */
-	vf *acc;		/* [n_rows][n_vecs] */
+	size_t b;		/* in->q and so on, in 32 columns */
 };
 
-SPECIALIZED void load_scales(const struct step *t, const enum kb_type type, uint32_t unit, const int n_vecs, vf *dw)
+SPECIALIZED void load_scales(const struct step *t, const enum kb_type type, uint32_t unit, vf *dw)
 {
 	UNROLL
-	for (int v = 0; v < n_vecs; v++)
+	for (int v = 0; v < VN; v++)
 		dw[v] = load_scale(type, t->block + v * VW * 2, t->scales + v * VW, unit);
 }
 
@@ -173,110 +169,129 @@ SPECIALIZED void clear(vi *dot, const int n)
 		dot[i] = vi_zero();
 }
 
-/* Four columns of weights times four 8-bit activations of each row. */
-SPECIALIZED void multiply_8(const vi *w, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs,
-			    vi *dot)
+/*
+ * Where there are more sums than registers, those that the next pieces do not add
+ * to wait in memory: gcc 12 would spill the others, a third slower.
+ */
+SPECIALIZED void put_aside(vf *sum, const int n)
 {
+	if (2 * n <= MAX_SUMS)
+		return;
 	UNROLL
-	for (int r = 0; r < n_rows; r++) {
-		vi four = vi_bytes4(x + r * x_stride);
-
-		UNROLL
-		for (int v = 0; v < n_vecs; v++)
-			dot[r * n_vecs + v] = dot_small(dot[r * n_vecs + v], w[v], four);
-	}
+	for (int i = 0; i < n; i++)
+		__asm__("" : "+m"(sum[i]));
 }
 
-SPECIALIZED void multiply_16(const vi *w, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
-			     vi *dot)
-{
-	struct dot_weights weights[VN];
-
-	UNROLL
-	for (int v = 0; v < n_vecs; v++)
-		weights[v] = dot_bytes_weights(w[v]);
-	UNROLL
-	for (int r = 0; r < n_rows; r++) {
-		UNROLL
-		for (int v = 0; v < n_vecs; v++)
-			dot[r * n_vecs + v] = dot_bytes(dot[r * n_vecs + v], weights[v], x + r * x_stride);
-	}
-}
-
+/* Columns 4j .. 4j + 3 of a half times the activations of each row; x: of the half, of the first row. */
 SPECIALIZED void piece_8(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
-			 const int j, const int8_t *x, size_t x_stride, const int n_rows, const int n_vecs,
-			 vi *dot)
+			 const int j, const int8_t *x, size_t x_stride, const int n_rows, vi *dot)
 {
 	vi w[VN];
 
 	UNROLL
-	for (int v = 0; v < n_vecs; v++)
+	for (int v = 0; v < VN; v++)
 		w[v] = unpack_next(u, type, quants, half, j, v);
-	multiply_8(w, x + 4 * (size_t)j, x_stride, n_rows, n_vecs, dot);
+	UNROLL
+	for (int r = 0; r < n_rows; r++) {
+		vi four = vi_bytes4(x + r * x_stride + 4 * j);
+
+		UNROLL
+		for (int v = 0; v < VN; v++)
+			dot[r * VN + v] = dot_small(dot[r * VN + v], w[v], four);
+	}
 }
 
 SPECIALIZED void piece_16(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
-			  const int j, const int16_t *x, size_t x_stride, const int n_rows, const int n_vecs,
-			  vi *dot)
+			  const int j, const int16_t *x, size_t x_stride, const int n_rows, vi *dot)
 {
-	vi w[VN];
+	struct dot_weights w[VN];
 
 	UNROLL
-	for (int v = 0; v < n_vecs; v++)
-		w[v] = unpack_next(u, type, quants, half, j, v);
-	multiply_16(w, x + 4 * (size_t)j, x_stride, n_rows, n_vecs, dot);
+	for (int v = 0; v < VN; v++)
+		w[v] = dot_bytes_weights(unpack_next(u, type, quants, half, j, v));
+	UNROLL
+	for (int r = 0; r < n_rows; r++) {
+		UNROLL
+		for (int v = 0; v < VN; v++)
+			dot[r * VN + v] = dot_bytes(dot[r * VN + v], w[v], x + r * x_stride + 4 * j);
+	}
 }
 
-/* acc += offset * s for one unit; s: of the first row. */
-SPECIALIZED void step_offset(const struct step *t, const enum kb_type type, uint32_t unit, const float *s,
-			     size_t s_stride, const int n_rows, const int n_vecs)
+/* acc += dw * d * dot; d: of the first row. */
+SPECIALIZED void add_dots(vf *acc, const vf *dw, const float *d, size_t d_stride, const vi *dot, const int n_rows)
+{
+	UNROLL
+	for (int r = 0; r < n_rows; r++) {
+		const vf dx = vf_set1(d[r * d_stride]);
+
+		UNROLL
+		for (int v = 0; v < VN; v++) {
+			const int i = r * VN + v;
+
+			acc[i] = vf_fma(vf_mul(dw[v], dx), vf_of_int(dot[i]), acc[i]);
+		}
+	}
+}
+
+/* acc += offset * h for one unit; h: of the first row. */
+SPECIALIZED void add_offsets(vf *acc, const struct step *t, const enum kb_type type, uint32_t unit, const float *h,
+			     size_t h_stride, const int n_rows)
 {
 	vf offset[VN];
 
 	UNROLL
-	for (int v = 0; v < n_vecs; v++)
+	for (int v = 0; v < VN; v++)
 		offset[v] = load_offset(type, t->block + v * VW * 2, t->scales + v * VW, unit);
 	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		t->acc[i] = vf_fma(offset[i % n_vecs], vf_set1(s[i / n_vecs * s_stride]), t->acc[i]);
+	for (int r = 0; r < n_rows; r++) {
+		const vf hx = vf_set1(h[r * h_stride]);
+
+		UNROLL
+		for (int v = 0; v < VN; v++)
+			acc[r * VN + v] = vf_fma(offset[v], hx, acc[r * VN + v]);
+	}
 }
 
-SPECIALIZED void step_8(const struct step *t, const enum kb_type type, const int n_rows, const int n_vecs)
+/* 32 columns; sum [n_rows][VN] */
+SPECIALIZED void step_8(vf *sum, const struct step *t, const enum kb_type type, const int n_rows)
 {
 	const bool fine = kc_layouts[type].fine;
 	const size_t cols = t->in->cols, halves = cols / KC_HALF;
 	const int8_t *x = t->in->q + t->b * KC_BLOCK;
 	const float *d = t->in->d + 2 * t->b, *h = t->in->h + 2 * t->b;
-	vf dw[VN];
+	vf acc[MAX_PRODUCT_ROWS * VN], dw[VN];
 
 	UNROLL
 	for (int half = 0; half < 2; half++) {
 		vi dot[MAX_PRODUCT_ROWS * VN];
 		struct unpack u;
 
-		if (fine || !half)
-			load_scales(t, type, t->unit + (uint32_t)half, n_vecs, dw);
-		clear(dot, n_rows * n_vecs);
-		unpack_begin(&u, type, t->quants, half, n_vecs);
+		put_aside(sum, n_rows * VN);
+		clear(dot, n_rows * VN);
+		unpack_begin(&u, type, t->quants, half);
+		OPAQUE(x);
 		EACH_PIECE(4, n_rows,
-			   piece_8(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, n_vecs, dot));
+			   piece_8(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot));
 		UNROLL
-		for (int i = 0; i < n_rows * n_vecs; i++) {
-			vf scale = vf_mul(dw[i % n_vecs], vf_set1(d[i / n_vecs * halves + (size_t)half]));
-
-			t->acc[i] = vf_fma(scale, vf_of_int(dot_small_end(dot[i])), t->acc[i]);
+		for (int i = 0; i < n_rows * VN; i++) {
+			dot[i] = dot_small_end(dot[i]);
+			acc[i] = sum[i];
 		}
+		load_scales(t, type, t->unit + (fine ? (uint32_t)half : 0), dw);
+		add_dots(acc, dw, d + half, halves, dot, n_rows);
+		if (half && !fine)
+			add_offsets(acc, t, type, t->unit, t->in->s + t->b, halves / 2, n_rows);
+		if (half && fine) {
+			add_offsets(acc, t, type, t->unit, h, halves, n_rows);
+			add_offsets(acc, t, type, t->unit + 1, h + 1, halves, n_rows);
+		}
+		UNROLL
+		for (int i = 0; i < n_rows * VN; i++)
+			sum[i] = acc[i];
 	}
-	if (!fine) {
-		step_offset(t, type, t->unit, t->in->s + t->b, halves / 2, n_rows, n_vecs);
-		return;
-	}
-	UNROLL
-	for (int half = 0; half < 2; half++)
-		step_offset(t, type, t->unit + (uint32_t)half, h + half, halves, n_rows, n_vecs);
 }
 
-SPECIALIZED void step_16(const struct step *t, const enum kb_type type, const int n_rows, const int n_vecs)
+SPECIALIZED void step_16(vf *sum, const struct step *t, const enum kb_type type, const int n_rows)
 {
 	const bool fine = kc_layouts[type].fine;
 	const size_t cols = t->in->cols;
@@ -289,40 +304,37 @@ SPECIALIZED void step_16(const struct step *t, const enum kb_type type, const in
 	for (int half = 0; half < 2; half++) {
 		struct unpack u;
 
-		if (fine || !half)
-			clear(dot, n_rows * n_vecs);
-		unpack_begin(&u, type, t->quants, half, n_vecs);
+		if (fine || !half) {
+			put_aside(sum, n_rows * VN);
+			clear(dot, n_rows * VN);
+		}
+		unpack_begin(&u, type, t->quants, half);
+		OPAQUE(x);
 		EACH_PIECE(4, n_rows,
-			   piece_16(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, n_vecs, dot));
+			   piece_16(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot));
 		if (!fine && !half)
 			continue;
-		load_scales(t, type, t->unit + (fine ? (uint32_t)half : 0), n_vecs, dw);
-		UNROLL
-		for (int i = 0; i < n_rows * n_vecs; i++) {
-			vf scale = vf_mul(dw[i % n_vecs], vf_set1(d[i / n_vecs * (cols / KC_BLOCK)]));
-
-			t->acc[i] = vf_fma(scale, vf_of_int(dot[i]), t->acc[i]);
-		}
+		load_scales(t, type, t->unit + (fine ? (uint32_t)half : 0), dw);
+		add_dots(sum, dw, d, cols / KC_BLOCK, dot, n_rows);
 	}
 }
 
-/* Blocks of quantised weights: n_vecs vectors of weight rows from vector `first`. */
-SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type type, const int n_rows,
-				const int first, const int n_vecs)
+/* Blocks of quantised weights. */
+SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint32_t n_blocks = t->in->cols / l->weights;
 	const uint8_t *block = t->w;
 	vf acc[MAX_PRODUCT_ROWS * VN];
-	struct step s = { .in = t->in, .b = (size_t)t->row * (t->in->cols / KC_BLOCK), .acc = acc };
+	struct step s = { .in = t->in, .b = (size_t)t->row * (t->in->cols / KC_BLOCK) };
 
 	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
+	for (int i = 0; i < n_rows * VN; i++)
 		acc[i] = vf_zero();
 	for (uint32_t b = 0; b < n_blocks; b++, block += kc_block_bytes(l)) {
-		s.block = block + first * VW * 2;
-		s.scales = block + kc_scales_offset(l) + first * VW;
-		s.quants = block + kc_quants_offset(l) + first * VW * 4;
+		s.block = block;
+		s.scales = block + kc_scales_offset(l);
+		s.quants = block + kc_quants_offset(l);
 		if (t->stream)
 			prefetch(block, kc_quants_offset(l));
 		NO_UNROLL
@@ -330,15 +342,15 @@ SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type
 			if (t->stream)
 				prefetch(s.quants, kc_quants_bytes(l));
 			if (l->form == KC_FORM_8)
-				step_8(&s, type, n_rows, n_vecs);
+				step_8(acc, &s, type, n_rows);
 			else
-				step_16(&s, type, n_rows, n_vecs);
+				step_16(acc, &s, type, n_rows);
 			s.quants += kc_quants_bytes(l);
 		}
 	}
 	UNROLL
-	for (int i = 0; i < n_rows * n_vecs; i++)
-		vf_store(t->out + i / n_vecs * t->out_stride + (first + i % n_vecs) * VW, acc[i]);
+	for (int i = 0; i < n_rows * VN; i++)
+		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
 }
 
 /* F32, F16 and BF16; size: bytes of an element. */
@@ -376,20 +388,12 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
 }
 
-/* With more than two rows the registers hold one vector of weight rows at a time. */
 SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
-	if (kc_layouts[type].weights == 1) {
+	if (kc_layouts[type].weights == 1)
 		product_float(t, type, n_rows);
-		return;
-	}
-	if (n_rows * VN <= 8) {
-		product_blocks(t, type, n_rows, 0, VN);
-		return;
-	}
-	NO_UNROLL
-	for (int first = 0; first < VN; first++)
-		product_blocks(t, type, n_rows, first, 1);
+	else
+		product_blocks(t, type, n_rows);
 }
 
 /* All batch rows of one group. */

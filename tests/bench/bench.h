@@ -59,6 +59,11 @@ void probe_free(struct probe *p);
 /* Reads all buffers `passes` times, all threads at once; *rate in bytes per second. */
 int probe_read(struct probe *p, uint32_t passes, double *rate);
 
+/* --- products.c: the arithmetic alone -------------------------------------- */
+
+/* Measures and prints; level NULL: the best. */
+int products_run(FILE *out, const char *level, uint32_t reps);
+
 /* --- report.c: samples and how they are shown ----------------------------- */
 
 #define SERIES_MAX 64

@@ -33,6 +33,7 @@ struct run {
 static void usage(FILE *out)
 {
 	fputs("usage: kvd-bench [OPTION...] -m MODEL\n"
+	      "       kvd-bench --products [-r N] [--level NAME]\n"
 	      "\n"
 	      "Measures a model's step on this machine, without the daemon: prefill of 256 and\n"
 	      "2,048 tokens, decoding of one sequence and of eight, and the rate at which plain\n"
@@ -46,6 +47,7 @@ static void usage(FILE *out)
 	      "      --block-tokens N  16, 32 or 64 (32)\n"
 	      "      --level NAME      c, avx2 or avx512 (the best there is)\n"
 	      "      --json            for programs\n"
+	      "      --products        matrix products of every type of weights instead\n"
 	      "  -h, --help\n", out);
 }
 
@@ -149,6 +151,7 @@ int main(int argc, char **argv)
 		{ "block-tokens", required_argument, NULL, 'b' },
 		{ "level", required_argument, NULL, 'l' },
 		{ "json", no_argument, NULL, 'j' },
+		{ "products", no_argument, NULL, 'p' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -163,7 +166,7 @@ int main(int argc, char **argv)
 	struct run run = { 0 };
 	struct report report;
 	uint32_t reps = 5;
-	bool json = false;
+	bool json = false, products = false;
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "m:t:r:n:h", longs, NULL)) != -1) {
@@ -176,13 +179,20 @@ int main(int argc, char **argv)
 		case 'b': o.block_tokens = number("block-tokens", optarg, 16, 64); break;
 		case 'l': o.level = optarg; break;
 		case 'j': json = true; break;
+		case 'p': products = true; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
 	}
-	if (optind < argc || !o.model_path || !o.model_path[0]) {
+	if (optind < argc || (!products && (!o.model_path || !o.model_path[0]))) {
 		usage(stderr);
 		return 2;
+	}
+	if (products) {
+		r = products_run(stdout, o.level, reps);
+		if (r < 0)
+			fprintf(stderr, "kvd-bench: %s\n", strerror(-r));
+		return r < 0;
 	}
 	o.n_ctx = LONG_PROMPT + o.n_decode;
 	r = bench_open(&run.bench, &o, &diag);
