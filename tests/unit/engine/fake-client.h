@@ -33,6 +33,7 @@ struct fake_result {
 	int32_t prompt_ids[FAKE_TOKENS_MAX];
 	float prompt_logprobs[FAKE_TOKENS_MAX];
 	bool released;
+	uint32_t released_as;	/* first, second, ... from 1 */
 };
 
 struct fake_client {
@@ -180,7 +181,7 @@ static void fake_release(struct sink *sink, uint64_t request)
 	if (!r->finish && !r->error && !c->gone)
 		fake_client_violation(c, "released without an end");
 	r->released = true;
-	c->n_released++;
+	r->released_as = ++c->n_released;
 	pthread_cond_broadcast(&c->changed);
 	pthread_mutex_unlock(&c->lock);
 }

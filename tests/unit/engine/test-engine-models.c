@@ -180,10 +180,10 @@ static void test_older_gets_chunk(void **state)
 	b = make_other(em, 1, 2, 10, 60);
 	submit(&f, &b);
 	fake_allow(UINT64_MAX);
-	fake_client_wait_released(f.client, 1);
-	check_whole(&f, &a);
 	fake_client_wait_released(f.client, 2);
+	check_whole(&f, &a);
 	check_other(&f, &b);
+	assert_int_equal(f.client->results[0].released_as, 1);
 	engine_stats(f.engine, &all);
 	assert_int_equal(all.preemptions, 1);
 
@@ -195,12 +195,12 @@ static void test_older_gets_chunk(void **state)
 	a = make_request(3, 1, 10, 80);
 	submit(&f, &a);
 	fake_allow(UINT64_MAX);
-	fake_client_wait_released(f.client, 3);
+	fake_client_wait_released(f.client, 4);
 	check_other(&f, &b);
+	check_whole(&f, &a);
+	assert_int_equal(f.client->results[2].released_as, 3);
 	engine_model_stats(f.engine, em, &stats);
 	assert_int_equal(stats.n_requests, 0);
-	fake_client_wait_released(f.client, 4);
-	check_whole(&f, &a);
 	engine_stats(f.engine, &all);
 	assert_int_equal(all.preemptions, 2);
 	stop(&f);

@@ -280,7 +280,8 @@ static void test_everything(void **state)
 			.kv_memory = (i % 2 ? 4 : 8) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
 			.block_tokens = i % 2 ? 16 : 32,
 		};
-		preemptions += run_world(&config, 200 + (unsigned)i, (struct options){ .full_sinks = true, .cancels = true });
+		struct options options = { .full_sinks = true, .cancels = true };
+		preemptions += run_world(&config, 200 + (unsigned)i, options);
 	}
 	assert_true(preemptions > 10);
 }
