@@ -53,6 +53,16 @@ static int create_step(struct engine *e, struct engine_model *em, struct diag *d
 	return 0;
 }
 
+static uint32_t longest_piece(const struct engine_model *em)
+{
+	size_t longest = 0, n;
+
+	for (uint32_t id = 0; id < em->n_vocab; id++)
+		if (tokenizer_bytes(em->tokenizer, (int32_t)id, &n))
+			longest = MAX(longest, n);
+	return (uint32_t)MIN(longest, (size_t)UINT32_MAX);
+}
+
 static int create(struct engine *e, struct engine_model *em, struct diag *diag)
 {
 	int err;
@@ -62,6 +72,7 @@ static int create(struct engine *e, struct engine_model *em, struct diag *diag)
 		return -ENOMEM;
 	em->tokenizer = model_tokenizer(em->model);
 	em->n_vocab = model_info(em->model)->n_vocab;
+	em->max_piece = longest_piece(em);
 	em->block_tokens = e->block_tokens;
 	scheduler_init_model(&em->sched, em->block_tokens);
 	err = create_root(e, em, diag);

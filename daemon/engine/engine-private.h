@@ -46,6 +46,7 @@ struct engine_model {
 	uint32_t n_ctx;			/* tokens of one sequence, prompt included */
 	uint32_t n_ctx_model;		/* the model's own; n_ctx is less if the pool is small */
 	uint32_t n_vocab, block_tokens;
+	uint32_t max_piece;		/* bytes of the longest token */
 	uint64_t block_bytes;
 
 	/* the engine thread's */

@@ -17,8 +17,8 @@
 
 int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 {
-	uint64_t bytes = (uint64_t)r->n_prompt * sizeof(*r->tokens);
 	struct engine_model *em = r->model;
+	uint64_t bytes;
 	int err = 0;
 
 	if (r->n_prompt > em->n_ctx_model - 1)
@@ -34,9 +34,10 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 					r->tokens[i], i);
 	if (charge_init(&r->charge_request, e->accounts, r->uid, ACCOUNT_REQUESTS, 1))
 		return diag_set(diag, ENGINE_E_QUOTA, "too many requests of uid %u", (unsigned)r->uid);
+	bytes = request_bound(r, em->n_ctx, em->block_tokens, em->max_piece);
 	if (charge_init(&r->charge_memory, e->accounts, r->uid, ACCOUNT_MEMORY, bytes)) {
 		charge_deinit(&r->charge_request);
-		return diag_set(diag, ENGINE_E_QUOTA, "the prompts of uid %u hold too much memory",
+		return diag_set(diag, ENGINE_E_QUOTA, "the requests of uid %u hold too much memory",
 				(unsigned)r->uid);
 	}
 	r->submit_ns = clock_ns();

@@ -17,6 +17,7 @@ int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32
 		new.alternatives = calloc(n_logprobs, sizeof(*new.alternatives));
 		if (!new.alternatives)
 			return -ENOMEM;
+		new.n_alternatives = n_logprobs;
 	}
 	if (prompts) {
 		new.prompts = calloc(OUTPUT_PROMPTS_MAX, sizeof(*new.prompts));
@@ -41,6 +42,13 @@ void output_deinit(struct output *o)
 	free(o->alternatives);
 	free(o->prompts);
 	*o = (struct output){ 0 };
+}
+
+uint64_t output_bound(const struct output *o, uint32_t max_piece)
+{
+	return o->n_alternatives * sizeof(*o->alternatives) +
+	       (o->prompts ? OUTPUT_PROMPTS_MAX * sizeof(*o->prompts) : 0) +
+	       text_filter_bound(&o->filter, max_piece);
 }
 
 static struct sink_event *add_event(struct output *o, enum sink_event_type type)

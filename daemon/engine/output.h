@@ -33,7 +33,8 @@ struct output {
 	uint32_t n_prompts, next_prompt;	/* those before next_prompt were taken */
 	struct text_filter filter;
 	struct text_buffer text;		/* of the pending text event */
-	struct sink_alternative *alternatives;	/* [n_logprobs] */
+	struct sink_alternative *alternatives;	/* [n_alternatives] */
+	uint32_t n_alternatives;
 	struct sink_event events[3];
 	size_t n_events;			/* pending; 0: none */
 };
@@ -47,6 +48,8 @@ struct output_usage {
 /* 0, -ENOMEM, -EINVAL (stop strings, see text.h). */
 int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs, bool prompts);
 void output_deinit(struct output *o);
+/* Bytes that it may hold beside itself, where no token has more than max_piece bytes. */
+uint64_t output_bound(const struct output *o, uint32_t max_piece);
 
 /*
  * Makes the events of a token: token, alternatives if there are any, text if

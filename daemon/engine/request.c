@@ -94,16 +94,30 @@ void request_note_prompt(struct engine_request *r, float logprob)
 	set_next_prompt(r, r->next_prompt + 1);
 }
 
-/* Grows an array of 32-bit elements geometrically to hold at least n. */
-static int reserve_u32(void **array, uint32_t *capacity, uint32_t n)
+uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_tokens, uint32_t max_piece)
 {
-	uint64_t larger = MAX((uint64_t)n, (uint64_t)*capacity + *capacity / 2 + 16);
+	uint64_t n_tokens = MIN((uint64_t)r->n_prompt + r->params.max_tokens, (uint64_t)n_ctx);
+
+	r->max_n_tokens = (uint32_t)MAX(n_tokens, (uint64_t)r->n_prompt);
+	/* Room for one more is kept: see admission.c. */
+	r->max_n_blocks = r->max_n_tokens / block_tokens + 1;
+	return sizeof(*r) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
+	       (uint64_t)r->max_n_blocks * sizeof(*r->blocks) +
+	       r->params.sampling.n_bias * sizeof(*r->params.sampling.bias) +
+	       output_bound(&r->output, max_piece);
+}
+
+/* Grows an array of 32-bit elements geometrically, up to max, to hold at least n. */
+static int reserve_u32(void **array, uint32_t *capacity, uint32_t n, uint32_t max)
+{
+	uint64_t larger = MIN((uint64_t)*capacity + *capacity / 2 + 16, (uint64_t)max);
 	void *p;
 
 	if (n <= *capacity)
 		return 0;
-	if (larger > INT32_MAX)
+	if (n > max)
 		return -ENOMEM;
+	larger = MAX(larger, (uint64_t)n);
 	p = realloc(*array, larger * sizeof(uint32_t));
 	if (!p)
 		return -ENOMEM;
@@ -115,7 +129,7 @@ static int reserve_u32(void **array, uint32_t *capacity, uint32_t n)
 int request_append_token(struct engine_request *r, int32_t id)
 {
 	void *tokens = r->tokens;
-	int err = reserve_u32(&tokens, &r->tokens_capacity, r->seq.n_tokens + 1);
+	int err = reserve_u32(&tokens, &r->tokens_capacity, r->seq.n_tokens + 1, r->max_n_tokens);
 
 	if (err)
 		return err;
@@ -128,7 +142,7 @@ int request_append_token(struct engine_request *r, int32_t id)
 int request_reserve_blocks(struct engine_request *r, uint32_t n)
 {
 	void *blocks = r->blocks;
-	int err = reserve_u32(&blocks, &r->blocks_capacity, n);
+	int err = reserve_u32(&blocks, &r->blocks_capacity, n, r->max_n_blocks);
 
 	if (!err)
 		r->blocks = blocks;

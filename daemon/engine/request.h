@@ -27,9 +27,9 @@ struct engine_request {
 	struct sink *sink;
 	struct engine_request_params params;	/* stop is not kept: it is compiled in output */
 	int32_t *tokens;		/* [tokens_capacity], prompt first */
-	uint32_t tokens_capacity;
+	uint32_t tokens_capacity, max_n_tokens;	/* the most that it can get to */
 	uint32_t *blocks;		/* [blocks_capacity], by position */
-	uint32_t blocks_capacity;
+	uint32_t blocks_capacity, max_n_blocks;
 	uint32_t n_prompt, n_generated, n_preempted;
 	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */
 	struct sampler_rng rng;
@@ -45,6 +45,13 @@ static inline struct engine_request *request_of(struct sched_seq *seq)
 {
 	return list_entry(seq, struct engine_request, seq);
 }
+
+/*
+ * Sets the most tokens and blocks that it can get to in this context.  Returns
+ * the bytes that it may hold until its end, all of its arrays and buffers at
+ * their largest: what it is charged for, so that it can't outgrow it.
+ */
+uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_tokens, uint32_t max_piece);
 
 /* The next prompt token's log-probability is known: puts it into the output. */
 void request_note_prompt(struct engine_request *r, float logprob);

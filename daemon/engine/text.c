@@ -8,10 +8,13 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/utf8.h"
 
+#define BUFFER_LEAST 64u	/* bytes */
+#define UTF8_MAX 4u		/* bytes of a code point */
+
 /* Makes room for n more bytes. */
 static int buffer_reserve(struct text_buffer *b, size_t n)
 {
-	size_t capacity = MAX(b->capacity, (size_t)64);
+	size_t capacity = MAX(b->capacity, (size_t)BUFFER_LEAST);
 	uint8_t *bytes;
 
 	if (n <= b->capacity - b->n)
@@ -98,6 +101,19 @@ int text_filter_init(struct text_filter *f, const char *const *stop, size_t n_st
 	}
 	*f = new;
 	return 0;
+}
+
+uint64_t text_filter_bound(const struct text_filter *f, uint32_t max_push)
+{
+	uint64_t strings = f->n_stops * sizeof(*f->stops), held = UTF8_MAX;
+
+	for (size_t i = 0; i < f->n_stops; i++) {
+		strings += f->stops[i].n * (sizeof(*f->stops[i].border) + 1u);
+		held = MAX(held, (uint64_t)f->stops[i].n);
+	}
+	/* An ill-formed byte becomes three; a buffer is at most twice as large as what it held. */
+	held += UTF8_MAX + max_push;
+	return strings + 2 * (held + 3 * held) + 2 * BUFFER_LEAST;
 }
 
 void text_filter_deinit(struct text_filter *f)

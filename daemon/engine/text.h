@@ -54,6 +54,8 @@ struct text_filter {
 /* -EINVAL: more or longer strings than the limits, or an empty one; -ENOMEM. */
 int text_filter_init(struct text_filter *f, const char *const *stop, size_t n_stop);
 void text_filter_deinit(struct text_filter *f);
+/* Bytes that the filter and the buffer that is emptied before each push may hold. */
+uint64_t text_filter_bound(const struct text_filter *f, uint32_t max_push);
 
 /*
  * Takes n bytes, and appends what may be shown to out.  After f->decided bytes

@@ -145,4 +145,17 @@ static inline void check_cancelled(struct fixture *f, const struct fake_request 
 	fake_check_cancelled(&f->client->results[r->id], &want);
 }
 
+/* Bytes that a request is charged for, from its submission to its end. */
+static inline uint64_t memory_of(const struct fake_request *r)
+{
+	struct fixture f = start(&config_default);
+	uint64_t bytes;
+
+	fake.n_allowed = 0;
+	submit(&f, r);
+	bytes = account_used(f.accounts, r->uid, ACCOUNT_MEMORY);
+	stop(&f);
+	return bytes;
+}
+
 #endif

@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include "daemon/engine/output.h"
 #include "tests/unit/engine/fake-model.h"
 #include "tests/unit/engine/fake-client.h"
 #include "tests/unit/engine/fixture.h"
@@ -54,19 +55,21 @@ static void test_alone(void **state)
 static void test_refusals(void **state)
 {
 	struct engine_config config = config_default;
-	struct fake_request r = make_request(0, 1, 95, 5);
+	struct fake_request r = make_request(1, 1, 56, 5);
+	uint64_t memory = memory_of(&r) - 1;
 	struct fixture f;
 
 	(void)state;
 	config.max_queue = 2;
 	config.max_seqs = 1;
-	f = start_with(&config, fake_accounts(4, 600, UINT64_MAX));
+	r = make_request(0, 1, 95, 5);
+	f = start_with(&config, fake_accounts(4, memory_of(&r) + memory, UINT64_MAX));
 	fake.n_allowed = 0;
 	submit(&f, &r);			/* the longest: 95 + 1 tokens fill the context */
 	r.id = 1;
 	r.n_prompt = 96;
 	assert_int_equal(fake_submit(f.engine, f.client, 1, &r), ENGINE_E_CONTEXT);
-	r = make_request(1, 1, 56, 5);	/* 4 (95 + 56) bytes are more than 600 */
+	r = make_request(1, 1, 56, 5);	/* with the first one byte too many */
 	assert_int_equal(fake_submit(f.engine, f.client, 1, &r), ENGINE_E_QUOTA);
 	r = make_request(1, 1, 5, 5);
 	r.prompt[4] = (int32_t)FAKE_N_VOCAB;
@@ -78,7 +81,7 @@ static void test_refusals(void **state)
 		r = make_request(id, 2, 5, 5);
 		submit(&f, &r);
 	}
-	r = make_request(3, 2, 5, 5);
+	r = make_request(3, 3, 5, 5);
 	assert_int_equal(fake_submit(f.engine, f.client, 1, &r), ENGINE_E_BUSY);
 	fake_allow(UINT64_MAX);
 	fake_client_wait_released(f.client, 3);
@@ -333,10 +336,48 @@ static void test_delay(void **state)
 	fake_client_free(f.client);
 }
 
+/* All that a request can come to hold is charged before it begins, and only that. */
+static void test_memory(void **state)
+{
+	static const struct sampler_bias bias[3] = { { 3, 1 }, { 4, 1 }, { 5, 1 } };
+	struct fake_request r = make_request(0, 1, 10, 0);
+	uint64_t least = memory_of(&r), stops;
+
+	(void)state;
+	r.params.max_tokens = 40;
+	/* 40 tokens, and the blocks for 51 instead of 11 positions. */
+	assert_int_equal(memory_of(&r), least + 40 * sizeof(int32_t) + 3 * sizeof(uint32_t));
+	r.params.max_tokens = UINT32_MAX;
+	assert_int_equal(memory_of(&r), least + 86 * sizeof(int32_t) + 6 * sizeof(uint32_t));
+	r.params.max_tokens = 0;
+	r.params.sampling.bias = bias;
+	r.params.sampling.n_bias = 3;
+	assert_int_equal(memory_of(&r), least + sizeof(bias));
+	r.params.sampling.n_bias = 0;
+	r.params.sampling.logprobs = 1;
+	r.params.sampling.n_logprobs = 5;
+	assert_int_equal(memory_of(&r), least + 5 * sizeof(struct sink_alternative));
+	r.params.sampling.n_logprobs = 0;
+	r.params.prompt_logprobs = true;
+	assert_int_equal(memory_of(&r), least + OUTPUT_PROMPTS_MAX * sizeof(struct output_prompt));
+	r.params.prompt_logprobs = false;
+	r.params.stop = r.stop;
+	r.params.n_stop = 1;
+	r.stop[0] = "0123456789abcdef0123456789abcdef";
+	stops = memory_of(&r);
+	assert_true(stops > least + 3 * 32);
+	r.params.n_stop = 2;
+	r.stop[1] = r.stop[0];
+	assert_true(memory_of(&r) > stops + 3 * 32);
+}
+
 /* Who sees the end of a request may send the next one at once, even with a quota of one. */
 static void test_quota_is_free_at_end(void **state)
 {
-	struct fixture f = start_with(&config_default, fake_accounts(1, 40, FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK));
+	struct fake_request first = make_request(0, 1, 10, 3);
+	uint64_t memory = memory_of(&first);
+	struct fixture f =
+		start_with(&config_default, fake_accounts(1, memory, FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK));
 
 	(void)state;
 	for (uint64_t id = 0; id < 200; id++) {
@@ -366,6 +407,7 @@ int main(void)
 		cmocka_unit_test(test_no_cache),
 		cmocka_unit_test(test_shutdown),
 		cmocka_unit_test(test_delay),
+		cmocka_unit_test(test_memory),
 		cmocka_unit_test(test_quota_is_free_at_end),
 	};
 

@@ -216,6 +216,40 @@ static void test_long(void **state)
 	}
 }
 
+/* What is held, and what one push lets go, stays within the bound: long stop strings, ill-formed bytes. */
+static void test_bound(void **state)
+{
+	(void)state;
+	srand(3);
+	for (int round = 0; round < 2000; round++) {
+		const char *alphabet = round % 3 ? "aaaaaaab" : "\xff\xff\xff\xe2";
+		char string[2][TEXT_STOP_BYTES_MAX + 1], piece[301];
+		const char *stop[2] = { string[0], string[1] };
+		size_t n_stop = (size_t)rand() % 3, max_push = (size_t)rand() % 300 + 1;
+		struct text_buffer out = { 0 };
+		struct text_filter f;
+		uint64_t bound;
+
+		for (size_t i = 0; i < n_stop; i++)
+			random_string(string[i], (size_t)rand() % TEXT_STOP_BYTES_MAX + 1, alphabet);
+		assert_int_equal(text_filter_init(&f, stop, n_stop), 0);
+		bound = text_filter_bound(&f, (uint32_t)max_push);
+		for (int i = 0; i < 50; i++) {
+			size_t n = (size_t)rand() % max_push + 1;
+
+			random_string(piece, n, alphabet);
+			out.n = 0;
+			assert_int_equal(text_filter_push(&f, (const uint8_t *)piece, n, &out), 0);
+			assert_true(f.held.capacity + out.capacity <= bound);
+		}
+		out.n = 0;
+		assert_int_equal(text_filter_finish(&f, &out), 0);
+		assert_true(f.held.capacity + out.capacity <= bound);
+		free(out.bytes);
+		text_filter_deinit(&f);
+	}
+}
+
 static void test_limits(void **state)
 {
 	char text[TEXT_STOP_BYTES_MAX + 2];
@@ -242,6 +276,7 @@ int main(void)
 		cmocka_unit_test(test_known),
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_long),
+		cmocka_unit_test(test_bound),
 		cmocka_unit_test(test_limits),
 	};
 
