@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE))
 sys.path.insert(0, str(HERE.parent / "tools"))
 
 import kvdclient  # noqa: E402
+import tinymodels  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("KVD_BUILD", ROOT / "build")).resolve()
 LONG = os.environ.get("KVD_TEST_LONG") == "1"
@@ -58,6 +59,14 @@ class Daemon:
     def status(self):
         with self.client(name="status") as c:
             return c.call(kvdclient.STATUS)
+
+    def models(self):
+        """{name: state}"""
+        with self.client(name="models") as c:
+            return {m["name"]: m["state"] for m in c.call(kvdclient.MODELS)["models"]}
+
+    def threads(self):
+        return len(os.listdir(f"/proc/{self.proc.pid}/task"))
 
     def fds(self):
         return len(os.listdir(f"/proc/{self.proc.pid}/fd"))
@@ -156,6 +165,21 @@ def daemons(directory):
             errors.append(e)
     if errors:
         raise errors[0]
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory):
+    """{name: path} of tiny models that differ; all may read them."""
+    folder = tmp_path_factory.mktemp("several")
+    for f in (folder, folder.parent, folder.parent.parent):
+        os.chmod(f, 0o755)
+    return tinymodels.make_all(folder)
+
+
+@pytest.fixture(scope="session")
+def large_model(tmp_path_factory):
+    """A model that takes a while to load."""
+    return tinymodels.make_large(tmp_path_factory.mktemp("large") / "large.gguf")
 
 
 @pytest.fixture
