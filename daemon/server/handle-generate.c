@@ -138,6 +138,8 @@ static int take_params(struct submission *out, struct msg **msg)
 		.n_stop = m->n_stop,
 		.ignore_eos = m->ignore_eos,
 		.progress = m->progress,
+		.prompt_logprobs = m->has_prompt_logprobs,
+		.prompt_logprobs_from = m->prompt_logprobs,
 	};
 	strings->msg = steal_ptr(*msg);
 	out->strings = strings;

@@ -27,7 +27,7 @@ PATIENCE = 6 if SANITIZED else 1
 
 
 class Daemon:
-    def __init__(self, directory, *options, env=None, socket=None, wait=True, program=None):
+    def __init__(self, directory, *options, env=None, socket=None, wait=True, program=None, user=None):
         self.dir = pathlib.Path(directory)
         self.socket = pathlib.Path(socket) if socket else self.dir / "kvd.sock"
         self.log = self.dir / f"kvd-{time.monotonic_ns()}.log"
@@ -36,7 +36,8 @@ class Daemon:
             self.proc = subprocess.Popen(
                 [program or BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **(env or {})})
+                env={**os.environ, **(env or {})},
+                **({"user": user, "group": user, "extra_groups": []} if user else {}))
         if wait:
             self.wait_ready()
 
@@ -168,12 +169,12 @@ def daemons(directory):
 
 
 @pytest.fixture(scope="session")
-def several(tmp_path_factory):
-    """{name: path} of tiny models that differ; all may read them."""
-    folder = tmp_path_factory.mktemp("several")
-    for f in (folder, folder.parent, folder.parent.parent):
-        os.chmod(f, 0o755)
-    return tinymodels.make_all(folder)
+def several():
+    """{name: path} of tiny models that differ, where other uids may read them."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="kvd-test-"))
+    os.chmod(folder, 0o755)
+    yield tinymodels.make_all(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

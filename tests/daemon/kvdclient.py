@@ -255,6 +255,9 @@ class Client:
                 tid, logprob, nb, off = struct.unpack_from("<ifII", payload, 8 + 16 * i)
                 items.append((tid, logprob, payload[off - 16:off - 16 + nb]))
             return {"items": items}
+        if kind == PROMPT:
+            tid, logprob, position, n = struct.unpack_from("<ifII", payload)
+            return {"id": tid, "logprob": logprob, "position": position, "bytes": payload[16:16 + n]}
         if kind == PROGRESS:
             return dict(zip(("done", "total"), struct.unpack_from("<II", payload)))
         if kind == USAGE:
@@ -303,6 +306,7 @@ class Result:
         self.token_bytes = b""
         self.usage = self.reason = self.error = None
         self.progress = []
+        self.prompt = []
         self.ended = False
 
     def add(self, kind, d):
@@ -317,6 +321,8 @@ class Result:
             self.text += d["bytes"]
         elif kind == ALTERNATIVES:
             self.alternatives.append(d["items"])
+        elif kind == PROMPT:
+            self.prompt.append(d)
         elif kind == PROGRESS:
             self.progress.append((d["done"], d["total"]))
         elif kind == USAGE:
