@@ -41,12 +41,21 @@ def logits():
     return Logits(build / "tests/tools/kvd-logits")
 
 
+def model_of(variable):
+    path = os.environ.get(variable)
+    if not path:
+        pytest.skip(variable + " is not set")
+    return path
+
+
 @pytest.fixture(scope="session")
 def real_model():
-    path = os.environ.get("KVD_TEST_MODEL")
-    if not path:
-        pytest.skip("KVD_TEST_MODEL is not set")
-    return path
+    return model_of("KVD_TEST_MODEL")
+
+
+@pytest.fixture(scope="session")
+def gemma():
+    return model_of("KVD_TEST_GEMMA")
 
 
 @pytest.fixture(scope="session")

@@ -12,11 +12,14 @@ Python's standard library only.  As a library:
     g.write("model.gguf")
 """
 import argparse
+import itertools
 import random
 import struct
 import sys
 
-TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q8_0": 8, "bf16": 30}
+import tiny_blocks
+
+TYPES = {name: number for name, (number, _, _) in tiny_blocks.TYPES.items()}
 VALUE_TYPES = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8,
                "arr": 9, "u64": 10, "i64": 11, "f64": 12}
 FORMATS = {"u8": "<B", "i8": "<b", "u16": "<H", "i16": "<h", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<B",
@@ -229,16 +232,29 @@ def add_bpe(g, vocab, pre, chat_template):
     g.set("tokenizer.ggml.unknown_token_id", "u32", 0)
     g.set("tokenizer.ggml.padding_token_id", "u32", 2)
     g.set("tokenizer.ggml.add_bos_token", "bool", False)
+    add_chat_template(g, chat_template)
+    return kinds
+
+
+def add_sentencepiece(g, vocab, pre, chat_template):
+    import tiny_vocab
+    fields, kinds = tiny_vocab.sentencepiece(vocab=vocab)
+    for key, kind, value in fields:
+        g.set(key, kind, value)
+    add_chat_template(g, chat_template)
+    return kinds
+
+
+def add_chat_template(g, chat_template):
     if chat_template == "chatml":
         g.set("tokenizer.chat_template", "str", CHATML)
     elif chat_template == "unknown":
         g.set("tokenizer.chat_template", "str", UNKNOWN_TEMPLATE)
-    return kinds
 
 
 ARCHS = ["llama", "gemma3", "qwen2", "qwen3", "phi3"]
 # Each adds tokenizer.ggml.* of so many tokens and returns their types.
-TOKENIZERS = {"gpt2": add_bpe}
+TOKENIZERS = {"gpt2": add_bpe, "llama": add_sentencepiece}
 
 
 class Maker:
@@ -247,6 +263,7 @@ class Maker:
     def __init__(self, o):
         self.__dict__.update(o)
         self.rng = random.Random(self.seed)
+        self.types = itertools.cycle(self.type.split(","))
         self.g = Gguf()
 
     def set(self, key, kind, value):
@@ -254,11 +271,15 @@ class Maker:
 
     def matrix(self, name, n_out, n_in, scale, zero=()):
         """Elements have a standard deviation of scale / sqrt(n_in); the rows in zero are 0."""
-        std = scale / n_in ** 0.5
+        std, kind = scale / n_in ** 0.5, next(self.types)
+        if kind not in ENCODERS:
+            data = tiny_blocks.random_rows(kind, n_out, n_in, self.rng, std, frozenset(zero))
+            self.g.tensor(name, kind, [n_in, n_out], data)
+            return
         rows = [[self.rng.gauss(0, std) for _ in range(n_in)] for _ in range(n_out)]
         for i in zero:
             rows[i] = [0.0] * n_in
-        self.g.matrix(name, self.type, rows)
+        self.g.matrix(name, kind, rows)
 
     def norm(self, name, n, mean=1.0):
         self.g.vector(name, [mean + self.rng.uniform(-0.2, 0.2) for _ in range(n)])
@@ -352,14 +373,16 @@ def build(arch="llama", type="f32", layers=None, embd=64, heads=4, kv_heads=2, h
           final_softcap=None, name="tiny"):
     """A complete model.
 
-    ascii: bytes above 127 are not likely in its text.  rope_linear, rope_yarn: factors; rope_long: the factor of
+    type: of all matrices, or several with commas between, for one matrix after the other.  ascii: bytes above 127 are not likely in its text.  rope_linear, rope_yarn: factors; rope_long: the factor of
     sine and cosine; ctx_orig: the original context.  gemma3 has a window of 48, 7 layers, of which the sixth is
     global, and the embedding as its output unless the options say otherwise.
     """
     o = dict(locals())
     if arch not in ARCHS:
         raise ValueError("no such architecture: " + arch)
-    if vocab < 259:
+    if any(t not in TYPES for t in type.split(",")):
+        raise ValueError("no such type: " + type)
+    if tokenizer == "gpt2" and vocab < 259:
         raise ValueError("vocab: at least 259 (256 bytes and 3 control tokens)")
     if tokenizer not in TOKENIZERS:
         raise ValueError("no such tokenizer: " + tokenizer)
@@ -410,7 +433,8 @@ def main(argv):
     p = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     p.add_argument("-o", "--output", required=True, metavar="FILE")
     p.add_argument("--arch", default="llama", choices=ARCHS)
-    p.add_argument("--type", default="f32", choices=sorted(TYPES), help="of all matrices")
+    p.add_argument("--type", default="f32", help="of all matrices, or several with commas between, in turn: "
+                   + " ".join(TYPES))
     p.add_argument("--layers", type=int, help="default 2, gemma3 7")
     p.add_argument("--embd", type=int, default=64, help="a multiple of 32")
     p.add_argument("--heads", type=int, default=4)
