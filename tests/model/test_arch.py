@@ -50,3 +50,40 @@ def test_logits(logits, tmp_path, name):
     difference = largest_difference(logits, tmp_path, CASES[name])
     print("%.5f" % difference)
     assert difference < BOUNDS.get(name, BOUND)
+
+
+# What the test must see: a case, and a change of the model that the values know nothing of.
+WRONG = {
+    "window of 47": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window", "u32", 47)),
+    "window of 49": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window", "u32", 49)),
+    "no layer is global": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window_pattern", "u32", 0)),
+    "another layer is global": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window_pattern", "u32", 5)),
+    "global base": ("gemma3", lambda g: g.set("gemma3.rope.freq_base", "f32", 1e6)),
+    "local base": ("gemma3", lambda g: g.set("gemma3.rope.freq_base_swa", "f32", 11000.0)),
+    "no norm of k": ("gemma3", lambda g: g.vector("blk.3.attn_k_norm.weight", [1.0] * 16)),
+    "no norm after attention": ("gemma3", lambda g: g.vector("blk.2.post_attention_norm.weight", [1.0] * 64)),
+    "local layers scaled too": ("gemma3, every second, bases, linear",
+                                lambda g: g.set("gemma3.rope.freq_base_swa", "f32", 500.0 * 8)),
+    "no scaling": ("gemma3, every second, bases, linear", lambda g: g.set("gemma3.rope.scaling.type", "str", "none")),
+    "no cap of scores": ("gemma3, soft caps", lambda g: g.remove("gemma3.attn_logit_softcapping")),
+    "no cap of logits": ("gemma3, soft caps", lambda g: g.remove("gemma3.final_logit_softcapping")),
+    "no bias": ("qwen2", lambda g: g.vector("blk.1.attn_k.bias", [0.0] * 32)),
+    "YaRN's context": ("qwen2 F16, tied, YaRN",
+                       lambda g: g.set("qwen2.rope.scaling.original_context_length", "u32", 2048)),
+    "YaRN's scale": ("qwen2 F16, tied, YaRN", lambda g: g.set("qwen2.rope.scaling.yarn_attn_factor", "f32", 1.0)),
+    "linear for YaRN": ("llama, YaRN", lambda g: g.set("llama.rope.scaling.type", "str", "linear")),
+    "no norm of q": ("qwen3", lambda g: g.vector("blk.0.attn_q_norm.weight", [1.0] * 32)),
+    "no window": ("phi3 F16, window", lambda g: g.remove("phi3.attention.sliding_window")),
+    "the whole head": ("phi3, part of a head", lambda g: g.remove("phi3.rope.dimension_count")),
+    "short for long": ("phi3, LongRoPE, long", lambda g: g.set("phi3.rope.scaling.original_context_length", "u32", 2048)),
+    "long for short": ("phi3, LongRoPE, short", lambda g: g.set("phi3.rope.scaling.original_context_length", "u32", 255)),
+    "LongRoPE's scale": ("phi3, LongRoPE, long", lambda g: g.set("phi3.rope.scaling.attn_factor", "f32", 1.0)),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_sees(logits, tmp_path, name):
+    case, change = WRONG[name]
+    difference = largest_difference(logits, tmp_path, CASES[case], change)
+    print("%.3f" % difference)
+    assert difference > 20 * BOUND

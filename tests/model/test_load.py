@@ -93,7 +93,7 @@ CASES = {
     "tensor not known": (adds("blk.0.attn_q_norm.weight"), 'tensor "blk.0.attn_q_norm.weight": not known'),
     "transposed": (reshapes("blk.0.ffn_up.weight", 128, 64), 'tensor "blk.0.ffn_up.weight": is 128 x 64'),
     "three dimensions": (reshapes("blk.0.attn_q.weight", 64, 32, 2), 'tensor "blk.0.attn_q.weight": is 64 x 32 x 2'),
-    "type of a matrix": (retypes("blk.0.attn_q.weight", 6, 64 * 2 * 22), 'tensor "blk.0.attn_q.weight": type Q5_0'),
+    "type of a matrix": (retypes("blk.0.attn_q.weight", 24, 64 * 64), 'tensor "blk.0.attn_q.weight": type I8'),
     "type of a norm": (retypes("output_norm.weight", 8, 2 * 34), 'tensor "output_norm.weight": type Q8_0'),
     "factors not positive": (lambda g: g.vector("rope_freqs.weight", [1.0] * 7 + [0.0]), "rope_freqs.weight\": element 7"),
     "factors' length": (lambda g: g.vector("rope_freqs.weight", [1.0] * 7), 'tensor "rope_freqs.weight": is 7 x 1'),
@@ -109,6 +109,62 @@ def test_refused(logits, tmp_path, name):
     g = make_tiny_gguf.build(type="q4_0")
     changed = change(g)
     assert says in refusal(logits, tmp_path, changed if isinstance(changed, bytes) else g)
+
+
+G, P = "gemma3.", "phi3."
+LONG = {"arch": "phi3", "rope_long": 1.2}
+YARN = {"rope_yarn": 4.0}
+# Of other architectures: options of the model, the change, what is said.
+ARCH_CASES = {
+    "key not known": ({}, sets(A + "attention.clamp_kqv", "f32", 8.0), 'llama.attention.clamp_kqv": not known'),
+    "key of another architecture": ({}, sets(A + "attention.sliding_window", "u32", 8), "sliding_window\": not known"),
+    "rope type a number": ({}, sets(A + "rope.scaling.type", "u32", 1), "rope.scaling.type\": is of type u32"),
+    "YaRN without factor": (YARN, removes(A + "rope.scaling.factor"), "rope.scaling.factor\": missing"),
+    "YaRN without context": (YARN, removes(A + "rope.scaling.original_context_length"), "original_context_length\": miss"),
+    "YaRN context 0": (YARN, sets(A + "rope.scaling.original_context_length", "u32", 0), "context_length\": 0 is out"),
+    "YaRN factor -1": (YARN, sets(A + "rope.scaling.factor", "f32", -1.0), "rope.scaling.factor\": -1 is out of range"),
+    "YaRN beta 0": (YARN, sets(A + "rope.scaling.yarn_beta_fast", "f32", 0.0), "yarn_beta_fast\": 0 is out of range"),
+    "YaRN logarithm": (YARN, sets(A + "rope.scaling.yarn_log_multiplier", "f32", 0.1), "yarn_log_multiplier\": not known"),
+    "scale infinite": ({}, sets(A + "rope.scaling.attn_factor", "f32", float("inf")), "attn_factor\": is not finite"),
+    "no window": ({"arch": "gemma3"}, removes(G + "attention.sliding_window"), "sliding_window\": missing"),
+    "window 0": ({"arch": "gemma3"}, sets(G + "attention.sliding_window", "u32", 0), "sliding_window\": 0 is out"),
+    "window -1": ({"arch": "phi3"}, sets(P + "attention.sliding_window", "i32", -1), "sliding_window\": is negative"),
+    "pattern of 3 layers": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "arr:bool", [1, 0, 1]),
+                            "sliding_window_pattern\": has 3 elements for 7 layers"),
+    "pattern of 2": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "arr:u32", [1] * 6 + [2]),
+                     "element 6 is neither 0 nor 1"),
+    "pattern of strings": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "arr:str", ["1"] * 7),
+                           "element 0 is neither 0 nor 1"),
+    "pattern a string": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "str", "6"), "is of type string"),
+    "two bases": ({"arch": "gemma3"}, sets(G + "rope.global.freq_base", "f32", 7.0), "differs from \"rope.freq_base\""),
+    "two local bases": ({"arch": "gemma3", "local_base": 5.0}, sets(G + "rope.local.freq_base", "f32", 7.0), "differs from"),
+    "soft cap -1": ({"arch": "gemma3"}, sets(G + "attn_logit_softcapping", "f32", -1.0), "softcapping\": -1 is out"),
+    "soft cap NaN": ({"arch": "gemma3"}, sets(G + "final_logit_softcapping", "f32", float("nan")), "is not finite"),
+    "local heads": ({"arch": "gemma3"}, sets(G + "attention.key_length_swa", "u32", 32), "key_length_swa\": 32 is out"),
+    "no q norm": ({"arch": "gemma3"}, drops("blk.6.attn_q_norm.weight"), 'tensor "blk.6.attn_q_norm.weight": missing'),
+    "no post norm": ({"arch": "gemma3"}, drops("blk.0.post_ffw_norm.weight"), 'blk.0.post_ffw_norm.weight": missing'),
+    "no bias": ({"arch": "qwen2"}, drops("blk.0.attn_k.bias"), 'tensor "blk.0.attn_k.bias": missing'),
+    "norm of a row": ({"arch": "qwen3"}, reshapes("blk.0.attn_k_norm.weight", 8), 'attn_k_norm.weight": is 8 x 1'),
+    "fused rows": ({"arch": "phi3"}, sets(P + "attention.head_count_kv", "u32", 4), 'attn_qkv.weight": is 64 x 128'),
+    "fused gate and up": ({"arch": "phi3"}, reshapes("blk.0.ffn_up.weight", 64, 128), "ask for 64 x 256"),
+    "gate beside the fused": ({"arch": "phi3"}, adds("blk.0.ffn_gate.weight"), 'blk.0.ffn_gate.weight": not known'),
+    "long without short": (LONG, drops("rope_factors_short.weight"), "rope_factors_short.weight\": missing"),
+    "short without long": (LONG, drops("rope_factors_long.weight"), "rope_factors_short.weight\": not known"),
+    "long's length": (LONG, lambda g: g.vector("rope_factors_long.weight", [1.0] * 7), "is 7 x 1"),
+    "long of 0": (LONG, lambda g: g.vector("rope_factors_long.weight", [0.0] * 8), "element 0 is not above 0"),
+    "long's type": (LONG, retypes("rope_factors_long.weight", 1, 16), "type F16 is not supported (F32 is)"),
+    "long without scale": (LONG, removes(P + "rope.scaling.attn_factor"), "attn_factor\": missing"),
+    "long by name alone": ({"arch": "phi3"}, sets(P + "rope.scaling.type", "str", "longrope"), "context_length\": missing"),
+    "long for others": ({"arch": "qwen2"}, sets("qwen2.rope.scaling.type", "str", "longrope"), '"longrope" is not supp'),
+}
+
+
+@pytest.mark.parametrize("name", ARCH_CASES)
+def test_refused_of_architecture(logits, tmp_path, name):
+    options, change, says = ARCH_CASES[name]
+    g = make_tiny_gguf.build(vocab=272, **options)
+    change(g)
+    assert says in refusal(logits, tmp_path, g)
 
 
 def test_truncated_anywhere(logits, tmp_path):
@@ -157,6 +213,36 @@ def test_equivalent(logits, tmp_path, tiny, name):
     g.write(tmp_path / "same.gguf")
     ids = list(range(40))
     assert logits.hashes(tmp_path / "same.gguf", ids) == logits.hashes(tiny(type="f16"), ids)
+
+
+ARCH_EQUIVALENT = {
+    "pattern of 6": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "u32", 6)),
+    "pattern by layer": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "arr:bool", [1, 1, 1, 1, 1, 0, 1])),
+    "pattern of numbers": ({"arch": "gemma3"}, sets(G + "attention.sliding_window_pattern", "arr:i32", [1, 1, 1, 1, 1, 0, 1])),
+    "local base": ({"arch": "gemma3"}, sets(G + "rope.local.freq_base", "f32", 10000.0)),
+    "soft caps of 0": ({"arch": "gemma3"}, sets(G + "final_logit_softcapping", "f32", 0.0)),
+    "the base by another name": ({"arch": "gemma3"}, lambda g: (g.remove(G + "rope.freq_base"),
+                                                                g.set(G + "rope.global.freq_base", "f32", 10000.0))),
+    "YaRN's defaults": (YARN, lambda g: (g.set(A + "rope.scaling.yarn_beta_slow", "f32", 1.0),
+                                         g.set(A + "rope.scaling.yarn_beta_fast", "f32", 32.0),
+                                         g.set(A + "rope.scaling.yarn_ext_factor", "f32", 1.0))),
+    "longrope by name": (LONG, sets(P + "rope.scaling.type", "str", "longrope")),
+    "window of the context": ({"arch": "phi3"}, sets(P + "attention.sliding_window", "u32", 2048)),
+    "window 0 is none": ({"arch": "phi3"}, sets(P + "attention.sliding_window", "u32", 0)),
+    "factor without a type": ({"rope_linear": 4.0}, removes(A + "rope.scaling.type")),
+    "described only": ({"arch": "gemma3"}, lambda g: (g.set(G + "vision.block_count", "u32", 27),
+                                                      g.set(G + "mm.tokens_per_image", "u32", 256))),
+}
+
+
+@pytest.mark.parametrize("name", ARCH_EQUIVALENT)
+def test_equivalent_of_architecture(logits, tmp_path, tiny, name):
+    options, change = ARCH_EQUIVALENT[name]
+    g = make_tiny_gguf.build(vocab=272, **options)
+    change(g)
+    g.write(tmp_path / "same.gguf")
+    ids = list(range(80))
+    assert logits.hashes(tmp_path / "same.gguf", ids) == logits.hashes(tiny(vocab=272, **options), ids)
 
 
 DIFFERENT = {

@@ -18,6 +18,7 @@ import struct
 import sys
 
 import tiny_blocks
+import tiny_vocab
 
 TYPES = {name: number for name, (number, _, _) in tiny_blocks.TYPES.items()}
 VALUE_TYPES = {"u8": 0, "i8": 1, "u16": 2, "i16": 3, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8,
@@ -237,7 +238,6 @@ def add_bpe(g, vocab, pre, chat_template):
 
 
 def add_sentencepiece(g, vocab, pre, chat_template):
-    import tiny_vocab
     fields, kinds = tiny_vocab.sentencepiece(vocab=vocab)
     for key, kind, value in fields:
         g.set(key, kind, value)
