@@ -49,6 +49,15 @@ static int cpu_set_threads(struct kb_backend *be, uint32_t n)
 	return kc_threads_set_active(((struct kc_backend *)be)->threads, n);
 }
 
+static void cpu_rope_free(struct kb_backend *be, struct kb_rope *rope)
+{
+	if (!rope)
+		return;
+	free(rope->table);
+	free(rope->source);
+	free(rope);
+}
+
 static int cpu_rope_new(struct kb_backend *be, const struct kb_rope_desc *d, struct kb_rope **out)
 {
 	uint32_t half = d->n_dims / 2;
@@ -64,30 +73,32 @@ static int cpu_rope_new(struct kb_backend *be, const struct kb_rope_desc *d, str
 	rope->n_dims = d->n_dims;
 	rope->n_positions = d->n_positions;
 	rope->table = calloc(d->n_positions, d->n_dims * sizeof(float));
-	if (!rope->table) {
-		free(rope);
+	rope->source = calloc(1, sizeof(*rope->source) + half * sizeof(float));
+	if (!rope->table || !rope->source) {
+		cpu_rope_free(be, rope);
 		return -ENOMEM;
 	}
-	for (uint32_t p = 0; p < d->n_positions; p++) {
-		float *row = rope->table + (size_t)p * d->n_dims;
-
-		for (uint32_t i = 0; i < half; i++) {
-			double angle = (double)p * (double)d->inv_freq[i];
-
-			row[i] = (float)(cos(angle) * (double)d->scale);
-			row[half + i] = (float)(sin(angle) * (double)d->scale);
-		}
-	}
+	rope->source->scale = d->scale;
+	memcpy(rope->source->inv_freq, d->inv_freq, half * sizeof(float));
 	*out = rope;
 	return 0;
 }
 
-static void cpu_rope_free(struct kb_backend *be, struct kb_rope *rope)
+void kc_rope_reach(const struct kb_rope *rope, uint32_t n)
 {
-	if (!rope)
-		return;
-	free(rope->table);
-	free(rope);
+	struct kc_rope_source *s = rope->source;
+	uint32_t half = rope->n_dims / 2;
+
+	for (; s->n_made < n; s->n_made++) {
+		float *row = rope->table + (size_t)s->n_made * rope->n_dims;
+
+		for (uint32_t i = 0; i < half; i++) {
+			double angle = (double)s->n_made * (double)s->inv_freq[i];
+
+			row[i] = (float)(cos(angle) * (double)s->scale);
+			row[half + i] = (float)(sin(angle) * (double)s->scale);
+		}
+	}
 }
 
 static int cpu_pool_import(struct kb_backend *be, int fd, uint64_t bytes, struct kb_pool **out)

@@ -52,11 +52,25 @@ struct kb_tensor {
 	struct kc_chunk *chunk;
 };
 
+/*
+ * Rows of the table are made when a step first reaches their position: files announce contexts of
+ * millions, and most of that is never used.
+ */
+struct kc_rope_source {
+	uint32_t n_made;	/* rows of the table; by the thread that records steps */
+	float scale;
+	float inv_freq[];	/* [n_dims / 2] */
+};
+
 struct kb_rope {
 	enum kb_rope_style style;
 	uint32_t n_dims, n_positions;
 	float *table;		/* [n_positions] { cos [n_dims/2], sin [n_dims/2] } */
+	struct kc_rope_source *source;
 };
+
+/* Makes the rows of positions 0 .. n - 1; n <= n_positions. */
+void kc_rope_reach(const struct kb_rope *rope, uint32_t n);
 
 struct kb_pool {
 	uint8_t *base;

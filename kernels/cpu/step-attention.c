@@ -106,6 +106,7 @@ int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in 
 
 	if (ws->state != KC_RECORDING || !attn_in_valid(ws, layer, op))
 		return -EINVAL;
+	kc_rope_reach(op->rope, ws->n_positions);
 	r = kc_add_norm(ws, op->norm, op->norm_eps, NULL, ws->batch.n_rows,
 			kc_type_forms(op->wq->type) | kc_type_forms(op->wk->type) |
 				kc_type_forms(op->wv->type));
