@@ -59,7 +59,8 @@ static struct sink_event *add_event(struct output *o, enum sink_event_type type)
 	return event;
 }
 
-static void add_alternatives(struct output *o, const struct tokenizer *t, const struct sampler_result *token)
+static void add_alternatives(struct output *o, const struct tokenizer *t, int32_t previous,
+			     const struct sampler_result *token)
 {
 	struct sink_event *event = add_event(o, SINK_ALTERNATIVES);
 
@@ -68,7 +69,7 @@ static void add_alternatives(struct output *o, const struct tokenizer *t, const 
 
 		a->id = token->top[i].id;
 		a->logprob = token->top[i].logprob;
-		a->bytes = tokenizer_bytes(t, a->id, &a->n_bytes);
+		a->bytes = tokenizer_bytes_after(t, previous, a->id, &a->n_bytes);
 	}
 	event->alternatives.items = o->alternatives;
 	event->alternatives.n = token->n_top;
@@ -82,10 +83,11 @@ static void add_text(struct output *o)
 	event->text.n_bytes = o->text.n;
 }
 
-int output_token(struct output *o, const struct tokenizer *t, const struct sampler_result *token)
+int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
+		 const struct sampler_result *token)
 {
 	size_t n_bytes = 0;
-	const uint8_t *bytes = tokenizer_bytes(t, token->id, &n_bytes);
+	const uint8_t *bytes = tokenizer_bytes_after(t, previous, token->id, &n_bytes);
 	bool is_control = tokenizer_is_control(t, token->id) || tokenizer_is_eog(t, token->id);
 	struct sink_event *event;
 
@@ -102,7 +104,7 @@ int output_token(struct output *o, const struct tokenizer *t, const struct sampl
 	event->token.bytes = bytes;
 	event->token.n_bytes = n_bytes;
 	if (token->n_top)
-		add_alternatives(o, t, token);
+		add_alternatives(o, t, previous, token);
 	if (o->text.n)
 		add_text(o);
 	return 0;

@@ -52,10 +52,12 @@ void output_deinit(struct output *o);
 uint64_t output_bound(const struct output *o, uint32_t max_piece);
 
 /*
- * Makes the events of a token: token, alternatives if there are any, text if
- * any is released (never for a control token).  None may be pending.  0 or -ENOMEM.
+ * Makes the events of a token that comes behind the token previous (-1: none):
+ * token, alternatives if there are any, text if any is released (never for a
+ * control token).  None may be pending.  0 or -ENOMEM.
  */
-int output_token(struct output *o, const struct tokenizer *t, const struct sampler_result *token);
+int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
+		 const struct sampler_result *token);
 
 /* A prompt token's log-probability; there is room for those of one step, and they come before the token's. */
 void output_prompt(struct output *o, const struct output_prompt *prompt);

@@ -86,13 +86,14 @@ static void generate(struct engine *e, struct engine_request *r, const float *lo
 {
 	struct engine_model *em = r->model;
 	struct sampler_result token;
+	int32_t previous = r->tokens[r->seq.n_tokens - 1];
 
 	if (sampler_sample(em->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens,
 			   &token)) {
 		engine_fail(e, r, SINK_ERROR_INTERNAL, "no token can follow: none has a finite logit");
 		return;
 	}
-	if (request_append_token(r, token.id) || output_token(&r->output, em->tokenizer, &token)) {
+	if (request_append_token(r, token.id) || output_token(&r->output, em->tokenizer, previous, &token)) {
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 		return;
 	}

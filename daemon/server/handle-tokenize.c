@@ -49,6 +49,12 @@ static void fail(struct tokenization *t, enum kvd_code code, const char *field, 
 	t->count = count;
 }
 
+/* The bytes of ids[i] where it stands. */
+static const uint8_t *piece_at(const struct tokenizer *tokenizer, const struct token_list *ids, size_t i, size_t *n)
+{
+	return tokenizer_bytes_after(tokenizer, i ? ids->ids[i - 1] : -1, ids->ids[i], n);
+}
+
 /* Bytes of the sizes and texts behind the ids. */
 static uint64_t pieces_size(const struct tokenizer *tokenizer, const struct token_list *ids)
 {
@@ -56,7 +62,7 @@ static uint64_t pieces_size(const struct tokenizer *tokenizer, const struct toke
 	size_t n;
 
 	for (size_t i = 0; i < ids->n; i++) {
-		tokenizer_bytes(tokenizer, ids->ids[i], &n);
+		piece_at(tokenizer, ids, i, &n);
 		total += n;
 	}
 	return total;
@@ -70,7 +76,7 @@ static void write_pieces(const struct segment *arena, const struct tokenizer *to
 
 	for (size_t i = 0; i < ids->n; i++) {
 		size_t n;
-		const uint8_t *bytes = tokenizer_bytes(tokenizer, ids->ids[i], &n);
+		const uint8_t *bytes = piece_at(tokenizer, ids, i, &n);
 		uint32_t size = (uint32_t)n;
 
 		(void)segment_write(arena, sizes_at + i * sizeof(size), &size, sizeof(size));

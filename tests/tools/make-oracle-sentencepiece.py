@@ -126,8 +126,9 @@ def second_opinion(pieces):
                  if whole[:k] in normal and whole[k:] in normal]
         merges += [(-score, normal[a][0], normal[b][0], a, b) for a, b in local]
     merges.sort(key=lambda m: m[:3])
-    t = Tokenizer(models.BPE({t: i for i, (t, _, _) in enumerate(pieces)}, [m[3:] for m in merges],
-                             byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+    vocab = {t.replace(" ", SPACE): i for i, (t, _, _) in enumerate(pieces)}
+    t = Tokenizer(models.BPE(vocab, [m[3:] for m in merges], byte_fallback=True, fuse_unk=True,
+                             unk_token="<unk>"))
     t.normalizer = normalizers.Replace(" ", SPACE)
     t.add_tokens([AddedToken(x.replace(" ", SPACE), normalized=True) for x, _, kind in pieces
                   if kind == USER_DEFINED])

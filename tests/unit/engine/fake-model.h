@@ -361,6 +361,11 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n)
 	return (const uint8_t *)fake_pieces[id];
 }
 
+const uint8_t *tokenizer_bytes_after(const struct tokenizer *t, int32_t previous, int32_t id, size_t *n)
+{
+	return tokenizer_bytes(t, id, n);
+}
+
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id)
 {
 	(void)t;
