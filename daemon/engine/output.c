@@ -127,7 +127,7 @@ static int emit_prompts(struct output *o, const struct tokenizer *t, struct sink
 		};
 		int r;
 
-		event.prompt.bytes = tokenizer_bytes(t, prompt->id, &event.prompt.n_bytes);
+		event.prompt.bytes = tokenizer_bytes_after(t, prompt->previous, prompt->id, &event.prompt.n_bytes);
 		r = sink->ops->emit(sink, request, &event, 1);
 		if (r)
 			return r;

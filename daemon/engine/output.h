@@ -23,7 +23,7 @@ struct tokenizer;
 #define OUTPUT_PROMPTS_MAX 33	/* prompt tokens with a log-probability in one step */
 
 struct output_prompt {
-	int32_t id;
+	int32_t id, previous;	/* previous: the token before, -1: none */
 	float logprob;
 	uint32_t position;
 };

@@ -89,7 +89,8 @@ void engine_request_free(struct engine_request *r)
 void request_note_prompt(struct engine_request *r, float logprob)
 {
 	output_prompt(&r->output, &(struct output_prompt){
-		.id = r->tokens[r->next_prompt], .logprob = logprob, .position = r->next_prompt,
+		.id = r->tokens[r->next_prompt], .previous = r->next_prompt ? r->tokens[r->next_prompt - 1] : -1,
+		.logprob = logprob, .position = r->next_prompt,
 	});
 	set_next_prompt(r, r->next_prompt + 1);
 }
