@@ -13,10 +13,11 @@
  * untouched.  -EINVAL: shapes that do not fit each other; -ENOTSUP: a type or
  * option that this backend lacks; -ENOMEM.
  *
- * Threads.  A backend, its tensors, pools and workspaces belong to one thread
- * (the engine), except that tensor_fill() may run on several threads for
- * disjoint rows of one tensor while no step runs.  A CPU backend has threads
- * of its own inside.
+ * Threads.  Steps and pools belong to one thread (the engine).  Tensors,
+ * rotations and workspaces that no step uses yet, or any more, may be made,
+ * filled and freed on other threads meanwhile, so that models come and go
+ * while others run; tensor_fill() also on several for disjoint rows of
+ * one tensor.  A CPU backend has threads of its own inside.
  *
  * Asynchrony.  Between step_begin() and step_submit() the operations are only
  * recorded or enqueued; their operands must stay alive and unchanged until

@@ -2,11 +2,12 @@
 /*
  * Memory for weights: chunks of whole huge pages, cut from the front.  A chunk
  * goes back to the system when its last tensor is freed, so a model that is
- * unloaded leaves nothing behind.
+ * unloaded leaves nothing behind.  Models come and go on several threads.
  */
 #include "cpu.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -24,6 +25,7 @@ struct kc_chunk {
 };
 
 struct kc_arena {
+	pthread_mutex_t lock;
 	struct kc_chunk *chunks;
 };
 
@@ -33,6 +35,10 @@ int kc_arena_new(struct kc_arena **out)
 
 	if (!arena)
 		return -ENOMEM;
+	if (pthread_mutex_init(&arena->lock, NULL)) {
+		free(arena);
+		return -ENOMEM;
+	}
 	*out = arena;
 	return 0;
 }
@@ -87,16 +93,14 @@ void kc_arena_free(struct kc_arena *arena)
 		return;
 	while (arena->chunks)
 		chunk_free(arena, arena->chunks);
+	pthread_mutex_destroy(&arena->lock);
 	free(arena);
 }
 
-int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_chunk **chunk)
+static int get_locked(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_chunk **chunk)
 {
 	struct kc_chunk *c;
 
-	if (bytes > UINT64_MAX / 2)
-		return -ENOMEM;
-	bytes = (bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
 	for (c = arena->chunks; c; c = c->next) {
 		if (c->size - c->used >= bytes + SLACK)
 			break;
@@ -112,8 +116,23 @@ int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct k
 	return 0;
 }
 
+int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_chunk **chunk)
+{
+	int r;
+
+	if (bytes > UINT64_MAX / 2)
+		return -ENOMEM;
+	bytes = (bytes + ALIGN - 1) & ~(uint64_t)(ALIGN - 1);
+	pthread_mutex_lock(&arena->lock);
+	r = get_locked(arena, bytes, out, chunk);
+	pthread_mutex_unlock(&arena->lock);
+	return r;
+}
+
 void kc_arena_put(struct kc_arena *arena, struct kc_chunk *chunk)
 {
+	pthread_mutex_lock(&arena->lock);
 	if (--chunk->n_live == 0)
 		chunk_free(arena, chunk);
+	pthread_mutex_unlock(&arena->lock);
 }

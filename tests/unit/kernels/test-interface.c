@@ -2,6 +2,7 @@
 /* The backend's table: levels, tensors, what is refused, copies of tokens. */
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 
 #include "fixture.h"
 #include "kernels/cpu/cpu.h"
@@ -136,6 +137,55 @@ static void test_arena(void **state)
 
 		assert_int_equal(be->ops->tensor_new(be, &desc, &t), 0);
 		be->ops->tensor_free(be, t);
+	}
+	be->ops->close(be);
+}
+
+struct loader {
+	struct kb_backend *be;
+	float value;		/* in all of its tensors */
+	bool wrong;
+};
+
+/* Makes, fills and frees tensors of many sizes; each must keep what was put in. */
+static void *load_and_unload(void *arg)
+{
+	struct loader *l = arg;
+	struct kb_tensor *tensors[16] = { NULL };
+	float data[1024];
+
+	for (size_t i = 0; i < 1024; i++)
+		data[i] = l->value;
+	for (uint32_t round = 0; round < 300000; round++) {
+		struct kb_tensor **t = &tensors[round * 7 % 16];
+		struct kb_tensor_desc desc = { KB_F32, KB_USE_VECTOR, 1, round * 37 % 1024 + 1 };
+
+		if (*t)
+			l->wrong |= memcmp((*t)->data, data, (*t)->cols * sizeof(float)) != 0;
+		l->be->ops->tensor_free(l->be, *t);
+		*t = NULL;
+		if (l->be->ops->tensor_new(l->be, &desc, t) || l->be->ops->tensor_fill(l->be, *t, 0, 1, data))
+			l->wrong = true;
+	}
+	for (size_t i = 0; i < 16; i++)
+		l->be->ops->tensor_free(l->be, tensors[i]);
+	return NULL;
+}
+
+/* Models come and go on threads of their own. */
+static void test_loaders(void **state)
+{
+	struct kb_backend *be = open_level("c", 1);
+	struct loader loaders[3];
+	pthread_t threads[3];
+
+	for (int i = 0; i < 3; i++) {
+		loaders[i] = (struct loader){ .be = be, .value = (float)i + 1 };
+		assert_int_equal(pthread_create(&threads[i], NULL, load_and_unload, &loaders[i]), 0);
+	}
+	for (int i = 0; i < 3; i++) {
+		pthread_join(threads[i], NULL);
+		assert_false(loaders[i].wrong);
 	}
 	be->ops->close(be);
 }
@@ -379,6 +429,7 @@ int main(void)
 		cmocka_unit_test(test_tensor_refused),
 		cmocka_unit_test(test_fill_pieces),
 		cmocka_unit_test(test_arena),
+		cmocka_unit_test(test_loaders),
 		cmocka_unit_test(test_vector_types),
 		cmocka_unit_test(test_rope_refused),
 		cmocka_unit_test(test_pool_refused),
