@@ -22,12 +22,18 @@ static void start(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
 	scheduler_init_model(&model, 4);
 }
 
-static struct sched_seq *add(struct scheduler *s, struct sched_seq *seq, uid_t uid, uint32_t n_tokens)
+static struct sched_seq *add_to(struct scheduler *s, struct sched_model *m, struct sched_seq *seq, uid_t uid,
+				uint32_t n_tokens)
 {
 	*seq = (struct sched_seq){ .n_tokens = n_tokens };
-	assert_int_equal(scheduler_add(s, seq, &model, uid), 0);
+	assert_int_equal(scheduler_add(s, seq, m, uid), 0);
 	scheduler_push(s, seq);
 	return seq;
+}
+
+static struct sched_seq *add(struct scheduler *s, struct sched_seq *seq, uid_t uid, uint32_t n_tokens)
+{
+	return add_to(s, &model, seq, uid, n_tokens);
 }
 
 static void remove_all(struct scheduler *s, struct sched_seq *seqs, size_t n)
@@ -351,6 +357,64 @@ static void test_prefill_turns(void **state)
 	remove_all(&s, seqs, 6);
 }
 
+/*
+ * Two models: places and turns of admission are common, plans are each one's own;
+ * a uid's turn in one model's steps does not depend on the other's.
+ */
+static void test_two_models(void **state)
+{
+	struct sched_model other;
+	struct sched_seq seqs[8];
+	struct scheduler s;
+
+	(void)state;
+	start(&s, 8, 1);
+	scheduler_init_model(&other, 4);
+	/* uids 1 and 2 have two of each model; one uid's come first. */
+	for (size_t i = 0; i < 8; i++)
+		add_to(&s, i % 2 ? &other : &model, &seqs[i], i < 4 ? 1 : 2, 1000);
+	assert_int_equal(model.n_waiting, 4);
+	assert_int_equal(other.n_waiting, 4);
+	scheduler_admit_begin(&s);
+	for (size_t i = 0; i < 8; i++) {
+		struct sched_seq *seq = scheduler_admit_next(&s);
+
+		assert_int_equal(seq->share->uid->uid, i % 2 + 1);
+		scheduler_activate(&s, seq);
+	}
+	assert_int_equal(model.n_active, 4);
+	assert_int_equal(other.n_active, 4);
+	for (int step = 0; step < 100; step++) {
+		struct sched_model *m = step % 2 ? &other : &model;
+
+		assert_int_equal(scheduler_plan(&s, m), 1);
+		scheduler_for_each_active(seq, m)
+			seq->n_computed += seq->n_rows;
+	}
+	for (size_t i = 0; i < 8; i++)	/* 50 steps of each model, half of them for each uid's oldest */
+		assert_int_equal(seqs[i].n_computed, i % 4 < 2 ? 25 : 0);
+
+	for (size_t i = 0; i < 8; i++)
+		seqs[i].n_blocks = 250;
+	seqs[6].n_tokens = seqs[7].n_tokens = 1001;
+	assert_ptr_equal(scheduler_short_of_blocks(&model), &seqs[6]);
+	assert_ptr_equal(scheduler_short_of_blocks(&other), &seqs[7]);
+	assert_ptr_equal(scheduler_victim(&s, NULL, &model, false), &seqs[6]);
+	assert_ptr_equal(scheduler_victim(&s, NULL, &other, false), &seqs[7]);
+	assert_ptr_equal(scheduler_victim(&s, seqs[0].share->uid, &other, false), &seqs[3]);
+	scheduler_park(&s, &seqs[1]);
+	assert_int_equal(scheduler_idle_blocks(&s, &model), 0);
+	assert_int_equal(scheduler_idle_blocks(&s, &other), 250);
+	assert_null(scheduler_victim(&s, NULL, &model, true));
+	assert_ptr_equal(scheduler_victim(&s, NULL, NULL, true), &seqs[1]);
+	assert_int_equal(other.n_parked, 1);
+	for (size_t i = 1; i < 8; i += 2)
+		scheduler_remove(&s, &seqs[i]);
+	assert_true(list_empty(&other.turns));
+	assert_int_equal(other.n_active + other.n_parked, 0);
+	remove_all(&s, seqs, 8);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -362,6 +426,7 @@ int main(void)
 		cmocka_unit_test(test_plans),
 		cmocka_unit_test(test_logits),
 		cmocka_unit_test(test_prefill_turns),
+		cmocka_unit_test(test_two_models),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
