@@ -4,6 +4,7 @@ import re
 import resource
 import subprocess
 
+import kvdclient as k
 import malformed_gguf
 import pytest
 from conftest import BUILD, PATIENCE, SANITIZED, Daemon, make_tiny
@@ -74,6 +75,55 @@ def test_kvctl_says_it_too(directory, folder, kvctl, name):
     run_dir.mkdir(mode=0o700)
     r = kvctl("generate", "-m", folder / file_of(name), "x", env={"XDG_RUNTIME_DIR": str(run_dir), "HOME": str(directory)},
               socket=directory / "private.sock")
+    assert r.returncode == 1 and r.stdout == b""
+    assert malformed_gguf.CASES[name][2] in r.stderr.decode()
+
+
+def answers(c):
+    """What a model says; the same whenever it is asked."""
+    return [(r.ids, r.logprobs) for r in (c.generate(p, n=8, ignore_eos=True, logprobs=1, model="good") for p in ("Hello", "abc " * 30))]
+
+
+def test_running_daemon(daemons, directory, folder):
+    """`load` of each file is refused the same way, while another model goes on answering the same; nothing of it stays."""
+    (directory / "good.gguf").write_bytes((folder / "good-llama.gguf").read_bytes())
+    d = daemons("--model", directory / "good.gguf", "--kv-memory", "8M")
+    with d.client() as c, d.client() as loader, d.client() as other:
+        want = answers(c)
+
+        def round_of_loads(check):
+            busy = other.submit("a long story " * 20, n=1000, ignore_eos=True, model="good")
+            for name, (_, _, says) in malformed_gguf.CASES.items():
+                with pytest.raises(k.Refused) as e:
+                    loader.load(folder / file_of(name), "bad")
+                assert e.value.code == 16, (name, e.value)
+                text = e.value.fields["message"]
+                assert says in text and text.isprintable(), (name, text)
+            if check:
+                assert answers(c) == want
+            other.cancel(busy)
+            other.collect(busy)
+        round_of_loads(True)
+        models = c.call(k.MODELS)["models"]
+        assert [(m["name"], m["state"]) for m in models] == [("good", "ready")]
+        d.idle(sessions=4)
+        fds, memory = d.fds(), d.memory()
+        for _ in range(3):
+            round_of_loads(False)
+        d.idle(sessions=4)
+        assert answers(c) == want
+        assert d.fds() <= fds
+        # Three times 171 files; one that kept a page of each would show.
+        assert SANITIZED or d.memory() - memory < 1 << 20, (memory, d.memory())
+        # The name is free, and the way of the good ones open.
+        assert loader.load(folder / "good-spm.gguf", "bad")["name"] == "bad"
+        assert len(c.generate("x", n=4, ignore_eos=True, model="bad").ids) == 4
+        assert answers(c) == want
+
+
+@pytest.mark.parametrize("name", list(malformed_gguf.CASES)[::19])
+def test_kvctl_load(daemon, folder, kvctl, name):
+    r = kvctl("load", folder / file_of(name), socket=daemon.socket)
     assert r.returncode == 1 and r.stdout == b""
     assert malformed_gguf.CASES[name][2] in r.stderr.decode()
 
