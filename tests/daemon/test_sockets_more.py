@@ -147,7 +147,8 @@ def test_a_later_daemon_keeps_its_socket(directory, tiny_model):
 
 
 @pytest.mark.parametrize("umask", [0, 0o022, 0o077])
-def test_never_another_mode(directory, tiny_model, umask):
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+def test_never_another_mode(directory, tiny_model, umask, mode):
     """From the first moment on the socket has its configured mode: looked at all the time while it comes."""
     seen, path, stop = set(), directory / "kvd.sock", threading.Event()
 
@@ -159,19 +160,15 @@ def test_never_another_mode(directory, tiny_model, umask):
                 pass
     thread = threading.Thread(target=look)
     thread.start()
+    old = os.umask(umask)
     try:
-        for mode in (0o600, 0o640):
-            seen.clear()
-            old = os.umask(umask)
-            try:
-                d = Daemon(directory, "--model", tiny_model, "--socket-mode", f"{mode:04o}", "--kv-memory", "4M")
-            finally:
-                os.umask(old)
-            d.stop()
-            assert seen == {mode}
+        d = Daemon(directory, "--model", tiny_model, "--socket-mode", f"{mode:04o}", "--kv-memory", "4M")
+        d.stop()
     finally:
+        os.umask(old)
         stop.set()
         thread.join()
+    assert seen == {mode}
 
 
 # --- where it is ------------------------------------------------------------------
