@@ -6,7 +6,7 @@
 #include "fixture.h"
 
 /* Past two boundaries of segments where it is cheap, one elsewhere. */
-static const uint32_t n_tokens[] = { 530, 530, 1040, 520 };
+static const uint32_t n_tokens[] = { 530, 530, 1040, 520, 40 };
 static const struct toy_shape shapes[] = {
 	{ .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .n_ff = 160, .n_vocab = 77,
 	  .max_positions = 1100, .type = KB_Q4_1, .head_type = KB_Q8_0, .rope = KB_ROPE_INTERLEAVED },
@@ -17,6 +17,8 @@ static const struct toy_shape shapes[] = {
 	  .max_positions = 1100, .type = KB_Q8_0, .head_type = KB_F32, .rope = KB_ROPE_HALVES },
 	{ .n_layers = 1, .n_embd = 32, .n_heads = 2, .n_kv_heads = 1, .head_dim = 128, .n_ff = 32, .n_vocab = 40,
 	  .max_positions = 1100, .type = KB_BF16, .head_type = KB_BF16 },
+	{ .n_layers = 1, .n_embd = 256, .n_heads = 8, .n_kv_heads = 1, .head_dim = 32, .n_ff = 256, .n_vocab = 40,
+	  .max_positions = 1100, .type = KB_Q4_K, .head_type = KB_Q6_K },
 };
 #define N_SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 #define MAX_ROWS 600
