@@ -6,12 +6,28 @@
  */
 #include "layout.h"
 
-/* Byte i holds weight i and, in the high nibble, weight i + n. */
+/* Eight bytes at once; shifts are masked so that none carries to the next. */
+#define EACH_BYTE(x) ((x) * UINT64_C(0x0101010101010101))
+
+static uint64_t load_8(const uint8_t *p)
+{
+	uint64_t v;
+
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+static void store_8(uint8_t *p, uint64_t v)
+{
+	memcpy(p, &v, sizeof(v));
+}
+
+/* Byte i holds weight i and, in the high nibble, weight i + n; n a multiple of 8. */
 static void read_nibbles(const uint8_t *src, uint32_t n, uint8_t *q)
 {
-	for (uint32_t i = 0; i < n; i++) {
-		q[i] = src[i] & 15;
-		q[n + i] = src[i] >> 4;
+	for (uint32_t i = 0; i < n; i += 8) {
+		store_8(q + i, load_8(src + i) & EACH_BYTE(15));
+		store_8(q + n + i, load_8(src + i) >> 4 & EACH_BYTE(15));
 	}
 }
 
@@ -19,8 +35,8 @@ static void read_nibbles(const uint8_t *src, uint32_t n, uint8_t *q)
 static void read_pairs(const uint8_t *src, uint8_t *q)
 {
 	for (uint32_t part = 0; part < 4; part++) {
-		for (uint32_t i = 0; i < 32; i++)
-			q[32 * part + i] = src[i] >> 2 * part & 3;
+		for (uint32_t i = 0; i < 32; i += 8)
+			store_8(q + 32 * part + i, load_8(src + i) >> 2 * part & EACH_BYTE(3));
 	}
 }
 
@@ -28,16 +44,23 @@ static void read_pairs(const uint8_t *src, uint8_t *q)
 static void add_bits(const uint8_t *src, uint32_t shift, uint8_t *q)
 {
 	for (uint32_t part = 0; part < 8; part++) {
-		for (uint32_t i = 0; i < 32; i++)
-			q[32 * part + i] |= (uint8_t)((src[i] >> part & 1) << shift);
+		for (uint32_t i = 0; i < 32; i += 8) {
+			uint64_t bits = (load_8(src + i) >> part & EACH_BYTE(1)) << shift;
+
+			store_8(q + 32 * part + i, load_8(q + 32 * part + i) | bits);
+		}
 	}
 }
 
 /* Bit i of 32 belongs to weight i. */
 static void add_bits_32(const uint8_t *src, uint8_t *q)
 {
-	for (uint32_t i = 0; i < 32; i++)
-		q[i] |= (uint8_t)((src[i / 8] >> i % 8 & 1) << 4);
+	for (uint32_t i = 0; i < 4; i++, q += 8) {
+		uint32_t bits = src[i];
+
+		for (uint32_t j = 0; j < 8; j++)
+			q[j] |= (uint8_t)((bits >> j & 1) << 4);
+	}
 }
 
 /* 8 scales and 8 minimums of 6 bits: four of each whole, the others in nibbles and in the first's upper bits. */

@@ -3,7 +3,6 @@
 #include "cpu.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,38 +94,47 @@ static void fill_elements(uint8_t *group, uint32_t lane, const uint8_t *src, uin
 		memcpy(group + ((size_t)k * KC_LANES + lane) * size, src + (size_t)k * size, size);
 }
 
-/* 32 quants into the places of one row in a plane of `bits` bits, which holds zeros. */
-static void fill_plane(uint8_t *plane, uint32_t bits, uint32_t lane, const uint8_t *q)
+/* Four bytes; shifts and masks below never carry from one to the next. */
+static uint32_t load_4(const uint8_t *p)
 {
-	uint8_t *at = plane + 4 * (size_t)lane, row[KC_BLOCK];
-	uint32_t n_pieces = bits, per_byte = 8 / bits;
+	uint32_t v;
 
-	/* Byte c of piece j is row[4 j + c]. */
-	for (uint32_t i = 0; i < 4 * n_pieces; i++)
-		row[i] = 0;
+	memcpy(&v, p, sizeof(v));
+	return v;
+}
+
+/* Four bytes of one row into a piece. */
+static void store_4(uint8_t *plane, uint32_t piece, uint32_t lane, uint32_t v)
+{
+	memcpy(plane + (size_t)piece * KC_PIECE + 4 * (size_t)lane, &v, sizeof(v));
+}
+
+/* 32 quants, four to a word, into the places of one row in a plane of `bits` bits (layout.h). */
+static void fill_plane(uint8_t *plane, uint32_t bits, uint32_t lane, const uint32_t q[8])
+{
 	switch (bits) {
 	case 8:
-		memcpy(row, q, KC_BLOCK);
+		for (uint32_t j = 0; j < 8; j++)
+			store_4(plane, j, lane, q[j]);
 		break;
 	case 4:
-		for (uint32_t k = 0; k < KC_HALF; k++)
-			row[k] = (uint8_t)(q[k] | q[KC_HALF + k] << 4);
+		for (uint32_t j = 0; j < 4; j++)
+			store_4(plane, j, lane, q[j] | q[4 + j] << 4);
+		break;
+	case 2:
+		for (uint32_t half = 0; half < 2; half++, q += 4)
+			store_4(plane, half, lane, q[0] | q[1] << 2 | q[2] << 4 | q[3] << 6);
 		break;
 	default:
-		/* Each half fills a piece of pairs, or half a piece of single bits. */
-		for (uint32_t k = 0; k < KC_BLOCK; k++) {
-			uint32_t place = k / 4 % per_byte * bits;
-
-			row[k / 4 / per_byte * 4 + k % 4] |= (uint8_t)(q[k] << place);
-		}
+		store_4(plane, 0, lane, q[0] | q[1] << 1 | q[2] << 2 | q[3] << 3 | q[4] << 4 | q[5] << 5 |
+					q[6] << 6 | q[7] << 7);
 	}
-	for (uint32_t j = 0; j < n_pieces; j++)
-		memcpy(at + (size_t)j * KC_PIECE, row + 4 * (size_t)j, 4);
 }
 
 static void fill_block(uint8_t *block, const struct kc_layout *l, uint32_t lane, const struct kc_numbers *n)
 {
-	uint8_t *quants = block + kc_quants_offset(l), high[KC_BLOCK], low[KC_BLOCK];
+	uint32_t low_mask = ((1u << l->low) - 1) * 0x01010101u, high_mask = ((1u << l->high) - 1) * 0x01010101u;
+	uint8_t *quants = block + kc_quants_offset(l);
 
 	memcpy(block + 2 * (size_t)lane, n->dm, 2);
 	if (l->min)
@@ -134,13 +142,32 @@ static void fill_block(uint8_t *block, const struct kc_layout *l, uint32_t lane,
 	for (uint32_t i = 0; i < l->n_scales; i++)
 		block[kc_scales_offset(l) + (size_t)i * KC_LANES + lane] = n->scales[i];
 	for (uint32_t k = 0; k < l->weights; k += KC_BLOCK, quants += kc_quants_bytes(l)) {
-		for (uint32_t i = 0; i < KC_BLOCK; i++) {
-			low[i] = n->q[k + i] & (uint8_t)((1u << l->low) - 1);
-			high[i] = (uint8_t)(n->q[k + i] >> l->low);
+		uint32_t low[8], high[8];
+
+		for (uint32_t i = 0; i < 8; i++) {
+			uint32_t v = load_4(n->q + k + 4 * (size_t)i);
+
+			low[i] = v & low_mask;
+			high[i] = v >> l->low % 8 & high_mask;
 		}
 		fill_plane(quants, l->low, lane, low);
 		if (l->high)
 			fill_plane(quants + l->low * KC_PIECE, l->high, lane, high);
+	}
+}
+
+/* Blocks whose bytes, after d and m, are the pieces of one plane. */
+static void fill_pieces(uint8_t *group, const struct kc_layout *l, uint32_t lane, const uint8_t *src, uint32_t n_blocks)
+{
+	uint32_t n_f16 = l->min ? 2 : 1;
+
+	for (uint32_t b = 0; b < n_blocks; b++, group += kc_block_bytes(l)) {
+		uint8_t *quants = group + kc_quants_offset(l);
+
+		for (uint32_t i = 0; i < n_f16; i++, src += 2)
+			memcpy(group + 2 * (size_t)(i * KC_LANES + lane), src, 2);
+		for (uint32_t j = 0; j < l->low; j++, src += 4)
+			store_4(quants, j, lane, load_4(src));
 	}
 }
 
@@ -152,7 +179,15 @@ static void fill_row(struct kb_tensor *t, uint32_t row, const uint8_t *src)
 	struct kc_numbers numbers;
 
 	if (!kc_type_quantized(t->type)) {
-		fill_elements(group, lane, src, t->cols, l->source);
+		/* Apart, so that the size is known to the compiler. */
+		if (l->source == 4)
+			fill_elements(group, lane, src, t->cols, 4);
+		else
+			fill_elements(group, lane, src, t->cols, 2);
+		return;
+	}
+	if (l->weights == KC_BLOCK && !l->high) {
+		fill_pieces(group, l, lane, src, t->cols / KC_BLOCK);
 		return;
 	}
 	for (uint32_t k = 0; k < t->cols; k += l->weights, src += l->source, group += kc_block_bytes(l)) {
@@ -198,16 +233,19 @@ static void row_elements(const struct kb_tensor *t, const uint8_t *group, uint32
 	}
 }
 
+/* The products are exact, so this is fma() too. */
 static void row_block(enum kb_type type, const uint8_t *block, uint32_t lane, float *y)
 {
 	const struct kc_layout *l = &kc_layouts[type];
+	const uint8_t *quants = block + kc_quants_offset(l);
 
-	for (uint32_t k = 0; k < l->weights; k++) {
-		const uint8_t *quants = block + kc_quants_offset(l) + k / KC_BLOCK * kc_quants_bytes(l);
+	for (uint32_t unit = 0; unit < l->weights / KC_HALF; unit++) {
+		float scale = kc_scale(type, block, lane, unit), offset = kc_offset(type, block, lane, unit);
 
-		y[k] = fmaf(kc_scale(type, block, lane, k / KC_HALF),
-			    (float)kc_quant(type, quants, lane, k % KC_BLOCK),
-			    kc_offset(type, block, lane, k / KC_HALF));
+		for (uint32_t k = unit % 2 * KC_HALF; k < (unit % 2 + 1) * KC_HALF; k++)
+			*y++ = scale * (float)kc_quant(type, quants, lane, k) + offset;
+		if (unit % 2)
+			quants += kc_quants_bytes(l);
 	}
 }
 
