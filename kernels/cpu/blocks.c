@@ -63,7 +63,7 @@ static void add_bits_32(const uint8_t *src, uint8_t *q)
 	}
 }
 
-/* 8 scales and 8 minimums of 6 bits: four of each whole, the others in nibbles and in the first's upper bits. */
+/* 8 scales and 8 minimums of 6 bits: four of each whole, the others in nibbles and the upper bits of those. */
 static void read_scales_k4(const uint8_t *src, uint8_t *scales)
 {
 	for (uint32_t i = 0; i < 4; i++) {

@@ -177,7 +177,7 @@ static inline unsigned kc_plane(const uint8_t *plane, uint32_t bits, uint32_t la
 	}
 }
 
-/* The quant of column k of 32, as it is multiplied: unsigned with 8-bit activations, signed with 16-bit ones. */
+/* The quant of column k of 32, as it is multiplied: unsigned by 8-bit activations, signed by 16-bit ones. */
 static inline int32_t kc_quant(enum kb_type type, const uint8_t *quants, uint32_t lane, uint32_t k)
 {
 	const struct kc_layout *l = &kc_layouts[type];

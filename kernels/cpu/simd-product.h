@@ -147,7 +147,7 @@ SPECIALIZED vf load_offset(const enum kb_type type, const uint8_t *block, const 
 	return vf_mul(vf_neg(m), vf_of_int(s));
 }
 
-/* 32 columns of the group, and of the first of n_rows batch rows.  type and n_rows are constants after inlining. */
+/* 32 columns, of the group and of the first of n_rows batch rows; type and n_rows are constants in the end. */
 struct step {
 	const uint8_t *block, *scales, *quants;
 	uint32_t unit;		/* the columns' first 16 in the block */

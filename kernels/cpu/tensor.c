@@ -157,7 +157,8 @@ static void fill_block(uint8_t *block, const struct kc_layout *l, uint32_t lane,
 }
 
 /* Blocks whose bytes, after d and m, are the pieces of one plane. */
-static void fill_pieces(uint8_t *group, const struct kc_layout *l, uint32_t lane, const uint8_t *src, uint32_t n_blocks)
+static void fill_pieces(uint8_t *group, const struct kc_layout *l, uint32_t lane, const uint8_t *src,
+			uint32_t n_blocks)
 {
 	uint32_t n_f16 = l->min ? 2 : 1;
 
