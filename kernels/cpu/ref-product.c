@@ -58,27 +58,34 @@ static float step_16(enum kb_type type, const uint8_t *block, uint32_t lane, uin
 	return y;
 }
 
+/* 32 columns of a group, from `unit` on in their block, times those of one row. */
+static void step_blocks(enum kb_type type, const uint8_t *block, uint32_t unit, const struct kc_rows *in, size_t b,
+			float y[KC_LANES])
+{
+	const struct kc_layout *l = &kc_layouts[type];
+	const uint8_t *quants = block + kc_quants_offset(l) + unit / 2 * kc_quants_bytes(l);
+
+	for (uint32_t i = 0; i < KC_LANES; i++) {
+		int32_t q[KC_BLOCK];
+
+		for (uint32_t k = 0; k < KC_BLOCK; k++)
+			q[k] = kc_quant(type, quants, i, k);
+		if (l->form == KC_FORM_8)
+			y[i] = step_8(type, block, i, unit, q, in, b, y[i]);
+		else
+			y[i] = step_16(type, block, i, unit, q, in, b, y[i]);
+	}
+}
+
 static void group_blocks(enum kb_type type, const uint8_t *w, const struct kc_rows *in, uint32_t row,
 			 float y[KC_LANES])
 {
 	const struct kc_layout *l = &kc_layouts[type];
-	uint32_t n = l->weights / KC_BLOCK;
-	size_t b0 = (size_t)row * (in->cols / KC_BLOCK);
+	size_t b = (size_t)row * (in->cols / KC_BLOCK);
 
-	for (uint32_t b = 0; b < in->cols / KC_BLOCK; b++) {
-		const uint8_t *block = w + kc_block_bytes(l) * (b / n);
-		const uint8_t *quants = block + kc_quants_offset(l) + b % n * kc_quants_bytes(l);
-
-		for (uint32_t i = 0; i < KC_LANES; i++) {
-			int32_t q[KC_BLOCK];
-
-			for (uint32_t k = 0; k < KC_BLOCK; k++)
-				q[k] = kc_quant(type, quants, i, k);
-			if (l->form == KC_FORM_8)
-				y[i] = step_8(type, block, i, b % n * 2, q, in, b0 + b, y[i]);
-			else
-				y[i] = step_16(type, block, i, b % n * 2, q, in, b0 + b, y[i]);
-		}
+	for (uint32_t k = 0; k < in->cols; k += l->weights, w += kc_block_bytes(l)) {
+		for (uint32_t unit = 0; unit < l->weights / KC_HALF; unit += 2)
+			step_blocks(type, w, unit, in, b++, y);
 	}
 }
 
