@@ -251,9 +251,9 @@ static int measure(struct perplexity *p, const struct text_buffer *text)
 		return CTL_FAILED;
 	}
 	p->model = chosen.name;
-	if (p->n_ctx > chosen.n_ctx) {
-		ctl_error(p->ctl, "--ctx: a window of %u tokens is longer than the context of %s, %u tokens",
-			  p->n_ctx, chosen.name, chosen.n_ctx);
+	if (p->n_ctx >= chosen.n_ctx) {
+		ctl_error(p->ctl, "--ctx: a window must be shorter than the context of %s, %u tokens", chosen.name,
+			  chosen.n_ctx);
 		return CTL_FAILED;
 	}
 	progress_init(&p->progress, p->quiet);
