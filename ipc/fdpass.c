@@ -12,6 +12,22 @@
  */
 #define KERNEL_MAX_FDS 253
 
+/* More datagrams than a peer's send buffer has room for, empty ones. */
+#define UNREAD_MAX 1024
+
+union control {
+	struct cmsghdr head;
+	char space[CMSG_SPACE(sizeof(int) * KERNEL_MAX_FDS)];
+};
+
+void fdpass_close_received(int fd)
+{
+	static const struct linger off = { 0 };
+
+	(void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+	close(fd);
+}
+
 int fdpass_send(int sock, const void *data, size_t n, const int *fds, size_t n_fds, unsigned flags)
 {
 	union {
@@ -62,7 +78,7 @@ static size_t take_fds(struct msghdr *m, int *fds, size_t max)
 			if (n < max)
 				fds[n] = fd;
 			else
-				close(fd);
+				fdpass_close_received(fd);
 			n++;
 		}
 	}
@@ -72,10 +88,7 @@ static size_t take_fds(struct msghdr *m, int *fds, size_t max)
 int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t max_fds, size_t *n_fds,
 		unsigned flags)
 {
-	union {
-		struct cmsghdr head;
-		char space[CMSG_SPACE(sizeof(int) * KERNEL_MAX_FDS)];
-	} control;
+	union control control;
 	struct iovec iov = { .iov_base = buf, .iov_len = size };
 	struct msghdr m = {
 		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control),
@@ -103,7 +116,7 @@ int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t ma
 		err = FDPASS_E_EOF;
 	if (err) {
 		for (size_t i = 0; i < kept; i++)
-			close(taken[i]);
+			fdpass_close_received(taken[i]);
 		return err;
 	}
 
@@ -117,12 +130,22 @@ int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t ma
 
 void fdpass_close(int sock)
 {
+	union control control;
 	char byte;
 
-	/* No more comes in, so this ends; descriptors among it are closed by the kernel. */
+	/* No more comes in, so this ends; an empty datagram looks like the end. */
 	shutdown(sock, SHUT_RD);
-	while (recv(sock, &byte, sizeof(byte), MSG_DONTWAIT) > 0)
-		;
+	for (unsigned i = 0; i < UNREAD_MAX; i++) {
+		struct iovec iov = { .iov_base = &byte, .iov_len = sizeof(byte) };
+		struct msghdr m = {
+			.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+			.msg_controllen = sizeof(control),
+		};
+
+		if (recvmsg(sock, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT) < 0)
+			break;
+		take_fds(&m, NULL, 0);
+	}
 	close(sock);
 }
 

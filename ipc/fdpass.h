@@ -46,6 +46,12 @@ int fdpass_recv(int sock, void *buf, size_t size, size_t *n, int *fds, size_t ma
  */
 void fdpass_close(int sock);
 
+/*
+ * Closes a descriptor that came from a peer, which may be anything: a socket that is
+ * told to linger would keep close() waiting for as long as the peer likes.
+ */
+void fdpass_close_received(int fd);
+
 struct fdpass_peer {
 	uid_t uid;
 	gid_t gid;

@@ -6,7 +6,6 @@
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
 #include "ipc/base/checked.h"
-#include "ipc/base/fd.h"
 #include "ipc/fdpass.h"
 
 enum permission { PERMIT_ALL, PERMIT_ADMIN };
@@ -58,10 +57,16 @@ static void reject(struct session *s, uint64_t id, enum kvd_code code, const cha
 		session_violation(s);
 }
 
+static void close_receivedp(int *fd)
+{
+	if (*fd >= 0)
+		fdpass_close_received(*fd);
+}
+
 void dispatch_message(struct session *s, const void *data, size_t n, int received)
 {
 	_cleanup_(msg_freep) struct msg *msg = NULL;
-	_cleanup_(fd_closep) int fd = received;
+	_cleanup_(close_receivedp) int fd = received;
 	const struct dispatch_row *row;
 	struct codec_error error;
 	char sentence[128];

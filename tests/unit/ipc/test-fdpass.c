@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,6 +56,59 @@ static int teardown(void **state)
 	close(b);
 	close(null_fd);
 	return n == (uintptr_t)*state ? 0 : -1;
+}
+
+/*
+ * A connected TCP socket that has more to send than its peer takes, and whose close() would wait for
+ * an hour; *peer is the other end.
+ */
+static int lingering_socket(int *peer)
+{
+	const struct linger hour = { .l_onoff = 1, .l_linger = 3600 };
+	struct sockaddr_in addr = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t n = sizeof(addr);
+	static char junk[1 << 16];
+	int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	assert_int_equal(bind(listener, (struct sockaddr *)&addr, n), 0);
+	assert_int_equal(listen(listener, 1), 0);
+	assert_int_equal(getsockname(listener, (struct sockaddr *)&addr, &n), 0);
+	assert_int_equal(connect(fd, (struct sockaddr *)&addr, n), 0);
+	*peer = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	close(listener);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_LINGER, &hour, sizeof(hour)), 0);
+	while (send(fd, junk, sizeof(junk), MSG_DONTWAIT) > 0)
+		;
+	return fd;
+}
+
+/* However a descriptor is thrown away, the peer does not decide when we go on; else this never ends. */
+static void test_lingering_sockets(void **state)
+{
+	for (int how = 0; how < 4; how++) {
+		int peer, fd = lingering_socket(&peer), fds[2] = { fd, null_fd }, one, pair[2];
+		size_t n, n_fds = 0;
+		char buf[8];
+
+		assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+		assert_int_equal(send(pair[0], "", 0, 0), 0);
+		assert_int_equal(fdpass_send(pair[0], "x", 1, fds, how == 1 ? 2 : 1, 0), 0);
+		close(fd);
+		if (how < 3)
+			assert_int_equal(fdpass_recv(pair[1], buf, 8, &n, NULL, 0, NULL, 0), FDPASS_E_EOF);
+		if (how == 0)
+			assert_int_equal(fdpass_recv(pair[1], buf, 8, &n, NULL, 0, NULL, 0), FDPASS_E_FDS);
+		if (how == 1)
+			assert_int_equal(fdpass_recv(pair[1], buf, 8, &n, &one, 1, &n_fds, 0), FDPASS_E_FDS);
+		if (how == 2) {
+			assert_int_equal(fdpass_recv(pair[1], buf, 8, &n, &one, 1, &n_fds, 0), 0);
+			fdpass_close_received(one);
+		}
+		fdpass_close(pair[1]);
+		close(pair[0]);
+		close(peer);
+	}
 }
 
 static void test_data(void **state)
@@ -250,6 +304,7 @@ int main(void)
 		TEST(test_truncated_control),
 		TEST(test_truncated_data),
 		TEST(test_end),
+		TEST(test_lingering_sockets),
 		TEST(test_full_socket),
 		TEST(test_peer),
 	};
