@@ -60,6 +60,13 @@ int fdpass_send(int sock, const void *data, size_t n, const int *fds, size_t n_f
 	return (size_t)r == n ? 0 : -EIO;
 }
 
+void fdpass_close_receivedp(int *fd)
+{
+	if (*fd >= 0)
+		fdpass_close_received(*fd);
+	*fd = -1;
+}
+
 /* Takes the first max descriptors of m into fds and closes all others; returns how many came. */
 static size_t take_fds(struct msghdr *m, int *fds, size_t max)
 {

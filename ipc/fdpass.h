@@ -51,6 +51,8 @@ void fdpass_close(int sock);
  * told to linger would keep close() waiting for as long as the peer likes.
  */
 void fdpass_close_received(int fd);
+/* For scope cleanup: nothing if *fd is negative, and -1 afterwards. */
+void fdpass_close_receivedp(int *fd);
 
 struct fdpass_peer {
 	uid_t uid;

@@ -57,16 +57,10 @@ static void reject(struct session *s, uint64_t id, enum kvd_code code, const cha
 		session_violation(s);
 }
 
-static void close_receivedp(int *fd)
-{
-	if (*fd >= 0)
-		fdpass_close_received(*fd);
-}
-
 void dispatch_message(struct session *s, const void *data, size_t n, int received)
 {
 	_cleanup_(msg_freep) struct msg *msg = NULL;
-	_cleanup_(close_receivedp) int fd = received;
+	_cleanup_(fdpass_close_receivedp) int fd = received;
 	const struct dispatch_row *row;
 	struct codec_error error;
 	char sentence[128];

@@ -11,6 +11,7 @@
 #include "daemon/server/memory-left.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
+#include "ipc/fdpass.h"
 
 struct model_host {
 	const struct server_config *config;
@@ -175,7 +176,7 @@ static int load_file(struct model_host *h, struct hosted_model *out, const struc
 enum kvd_code model_host_load(struct model_host *h, struct hosted_model *out, const struct model_source *source,
 			      struct diag *diag)
 {
-	_cleanup_(fd_closep) int fd = source->path ? -1 : source->fd;
+	_cleanup_(fdpass_close_receivedp) int fd = source->path ? -1 : source->fd;
 	struct hosted_model m = HOSTED_MODEL_NULL;
 	enum kvd_code code = KVD_CODE_BAD_MODEL;
 	uint64_t size = 0;

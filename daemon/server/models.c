@@ -9,6 +9,7 @@
 
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
+#include "ipc/fdpass.h"
 
 #define JOBS_MAX 1024		/* that wait for one model */
 #define DRAIN_US 20000		/* between two looks at requests that have to end */
@@ -254,7 +255,7 @@ static void forget(struct served_model *m)
 		t->config.unloaded(t->config.arg, m, &u->asker);
 		free(u);
 	}
-	fd_closep(&m->fd);
+	fdpass_close_receivedp(&m->fd);
 	free(m);
 }
 
@@ -379,16 +380,17 @@ static bool on_progress(void *arg, uint64_t done, uint64_t total)
 static void run_load(struct job *job)
 {
 	struct served_model *m = list_entry(job, struct served_model, load);
-	const struct model_source source = {
-		.name = m->name, .path = m->path, .fd = fd_steal(&m->fd), .n_ctx = m->n_ctx,
-		.charged = m->charged, .uid = m->uid, .progress = on_progress, .progress_arg = m,
+	struct model_source source = {
+		.name = m->name, .path = m->path, .n_ctx = m->n_ctx, .charged = m->charged, .uid = m->uid,
+		.progress = on_progress, .progress_arg = m,
 	};
 
 	if (atomic_load(&m->giving_up)) {
 		m->code = KVD_CODE_CANCELLED;
-		fd_closep(&(int){ source.fd });
+		fdpass_close_receivedp(&m->fd);
 		return;
 	}
+	source.fd = fd_steal(&m->fd);
 	m->code = model_host_load(m->models->host, &m->moving, &source, &m->why);
 }
 
@@ -527,7 +529,7 @@ void models_free(struct models *t)
 			model_host_unload(t->host, &m->hosted);
 			model_host_unload(t->host, &m->moving);
 		}
-		fd_closep(&m->fd);
+		fdpass_close_receivedp(&m->fd);
 		free(m);
 	}
 	workers_free(t->loader);
