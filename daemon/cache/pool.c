@@ -201,6 +201,11 @@ void pool_stats(const struct pool *p, struct pool_stats *out)
 	};
 }
 
+uint64_t pool_chunk_bytes(const struct pool *p)
+{
+	return p->chunk_bytes;
+}
+
 int pool_root_new(struct pool_root **out, struct pool *p, const struct kb_geometry *geometry)
 {
 	_cleanup_(pool_root_freep) struct pool_root *r = NULL;

@@ -43,6 +43,8 @@ void pool_free(struct pool *p);		/* every root is gone */
 CLEANUP_DEFINE(struct pool, pool_free)
 struct kb_pool *pool_device(const struct pool *p);
 void pool_stats(const struct pool *p, struct pool_stats *out);
+/* Never changes: any thread. */
+uint64_t pool_chunk_bytes(const struct pool *p);
 
 /*
  * Chooses chunk_bytes for a budget that models of several geometries may share:

@@ -10,19 +10,17 @@
 static int create_root(struct engine *e, struct engine_model *em, struct diag *diag)
 {
 	struct kb_geometry geometry;
-	struct pool_stats pool;
 	uint64_t capacity;
 	int err;
 
 	model_geometry(em->model, KB_KV_F16, em->block_tokens, &geometry);
 	if (!geometry.block_bytes)
 		return diag_set(diag, -EINVAL, "the model's KV blocks are too large");
-	pool_stats(e->pool, &pool);
-	if (geometry.block_bytes > pool.chunk_bytes)
+	if (geometry.block_bytes > pool_chunk_bytes(e->pool))
 		return diag_set(diag, -EINVAL,
 				"a KV block of the model has %llu bytes, a chunk of the KV memory only %llu",
 				(unsigned long long)geometry.block_bytes,
-				(unsigned long long)pool.chunk_bytes);
+				(unsigned long long)pool_chunk_bytes(e->pool));
 	err = pool_root_new(&em->root, e->pool, &geometry);
 	if (err)
 		return diag_set(diag, err, "no KV blocks can be made for the model: %s", strerror(-err));

@@ -4,7 +4,7 @@ import threading
 
 import kvdclient as k
 import pytest
-from conftest import LONG, PATIENCE, make_tiny
+from conftest import LONG, SANITIZED, make_tiny
 from tinymodels import KINDS
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and the river runs under the bridge. "
@@ -313,7 +313,7 @@ def test_cycles_leave_nothing_behind(daemons, several):
         for i in range(n):
             cycle(i)
         d.until(lambda: d.fds() <= fds and d.threads() <= threads, "descriptors and threads are given back")
-        assert d.memory() < memory + (1 << 20) * PATIENCE, (memory, d.memory())
+        assert SANITIZED or d.memory() < memory + (1 << 20), (memory, d.memory())
 
 
 def test_load_and_unload_under_fire(daemons, several, alone):
@@ -365,6 +365,6 @@ def test_faulty_file_beside_a_good_one(daemons, several, alone, directory):
         for _ in range(20):
             with pytest.raises(k.Refused):
                 c.load(bad, "bad")
-        assert d.memory() < memory + (2 << 20)
+        assert SANITIZED or d.memory() < memory + (2 << 20)
         assert answer(c, "small") == alone["small"]
         assert d.models() == {"small": "ready"}
