@@ -2,12 +2,12 @@
 /*
  * pretokenizer.h - cuts text into words, which are then encoded one by one.
  *
- * A pre-tokenizer is one to four patterns, each applied to what the one before
+ * A pre-tokenizer is one to six patterns, each applied to what the one before
  * left; matches and the text between them become pieces of their own, and a
  * piece is all that the next pattern sees (so "end of text" is the piece's end).
  * The patterns are those of the models' tokenizer.json, and of llama.cpp for
  * `default`, written so that the matching time is linear in the text whatever
- * it is; pretokenizer.c says how.
+ * it is; pretokenizer-patterns.c says how.
  *
  * Immutable; any thread.
  */

@@ -19,18 +19,65 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+SEED_CODER = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+"
+              r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+BAILING = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]"
+           r"|\s+(?!\S)|\s+")
+U, W = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+TEKKEN = (rf"[^\r\n\p{{L}}\p{{N}}]?[{U}]*[{W}]+|[^\r\n\p{{L}}\p{{N}}]?[{U}]+[{W}]*|\p{{N}}"
+          r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+GPT4O = (rf"[^\r\n\p{{L}}\p{{N}}]?[{U}]*[{W}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+         rf"|[^\r\n\p{{L}}\p{{N}}]?[{U}]+[{W}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{{N}}{{1,3}}"
+         r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+KIMI = (rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?[{U}&&[^\p{{Han}}]]*[{W}&&[^\p{{Han}}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+        rf"|[^\r\n\p{{L}}\p{{N}}]?[{U}&&[^\p{{Han}}]]+[{W}&&[^\p{{Han}}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{{N}}{{1,3}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+DEEPSEEK_LETTERS = """
+A-Z a-z B5 C0-D6 D8-F6 F8-1BA 1BC-1BF 1C4-293 295-2AF 370-373 376-377 37B-37D 37F 386 388-38A 38C 38E-3A1 3A3-3F5
+3F7-481 48A-52F 531-556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B 1D6B-1D77 1D79-1D9A 1E00-1F15
+1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D 1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC
+1FD0-1FD3 1FD6-1FDB 1FE0-1FEC 1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D
+212F-2134 2139 213C-213F 2145-2149 214E 2183-2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2-2CF3 A640-A66D A680-A69B
+A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3
+104D8-104FB 10C80-10CB2 10CC0-10CF2 118A0-118DF 1E900-1E943""".split()
+DEEPSEEK_CLASS = "".join(x if len(x) == 3 and x[1] == "-" else "-".join(chr(int(c, 16)) for c in x.split("-"))
+                         for x in DEEPSEEK_LETTERS)
+DEEPSEEK3 = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+             r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
+
+
 def split(pattern):
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
-# The words by the patterns of the models' own tokenizer.json; `default` is llama.cpp's.
+def sequence(*patterns):
+    return pre_tokenizers.Sequence([split(p) for p in patterns])
+
+
+# The words by the patterns of the models' own tokenizer.json; `default` and `falcon` are llama.cpp's.
 PRE = {
     "smollm": pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), split(GPT2)]),
     "gpt-2": split(GPT2),
     "llama-bpe": split(LLAMA3),
     "qwen2": split(QWEN2),
-    "default": pre_tokenizers.Sequence([split(r"[\p{P}\$\+<=>\^~\|]+"), split(GPT2), split(r"\p{N}+"),
-                                        split("[0-9][0-9][0-9]")]),
+    "default": sequence(r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "qwen35": split(QWEN35),
+    "seed-coder": split(SEED_CODER),
+    "bailingmoe": split(BAILING),
+    "tekken": split(TEKKEN),
+    "gpt-4o": split(GPT4O),
+    "kimi-k2": split(KIMI),
+    "deepseek-llm": sequence("[\r\n]", rf"\s?[{DEEPSEEK_CLASS}]+",
+                             "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$", CJK, r"\p{N}+"),
+    "deepseek-coder": sequence("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"),
+    "deepseek-v3": sequence(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK3),
+    "falcon": sequence(r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"),
+    "bloom": split(BLOOM),
+    "viking": sequence(BLOOM, r"\p{N}"),
 }
 
 CODE_C = """/* SPDX-License-Identifier: Apache-2.0 */
@@ -226,6 +273,11 @@ TEXTS = {
     "box": "┌──┬──┐\n│  │░▒▓│\n└──┴──┘",
     "braille-arrows": "⠓⠑⠇⠇⠕ ←↑→↓↔⇒ ⟹",
     "ligatures": "œuvre Æther ĳs ŉ ǳ",
+    "cased-words": "iPhone McDonald HTTPServer XMLHttpRequest ABC한국DEF ABCd한ABC aBcD 'STOP'S ẞTRASSE ǅUNGLA ǅungla",
+    "cased-marks": "\u0301ABC !\u0301ABC A\u0301BC AB\u0301cd \u0301\u0301 x\u0301Y\u0301Z'll ABC'll ªBC BCª ʰBCʰD",
+    "cased-han": "漢字ABC漢字abc ABc漢 x漢y 漢's ABC漢's 々〆〇 ㇐ 한漢A ー・漢",
+    "slashes": "a/b //\n/x !/\n/\r\n/ http:/// /\n\n",
+    "deepseek": " ABC  def ჯღ ՠր ა 　。x «y» \u20ac5 \t\tz   \n  \n a1b22 ｡！？Ａｂ １２ 한글漢字 \u2028 ",
     "fullwidth": "ＦＵＬＬ　ｗｉｄｔｈ！？",
 }
 

@@ -21,22 +21,79 @@
 #include "ipc/base/utf8.h"
 #include "tests/unit/model/oracle-file.h"
 
-static const char *const names[] = { "smollm", "gpt-2", "llama-bpe", "qwen2", "default" };
-
-#define N_NAMES ARRAY_SIZE(names)
-
 /* As the models' tokenizer.json and llama.cpp have them. */
+#define CONTRACTION "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define ENDING "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define PLAIN_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define PLAIN_LLAMA3(NUMBER) \
-	"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" NUMBER \
-	"| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-static const char *const plain[N_NAMES][4] = {
-	{ "\\p{N}", PLAIN_GPT2 },
-	{ PLAIN_GPT2 },
-	{ PLAIN_LLAMA3("\\p{N}{1,3}") },
-	{ PLAIN_LLAMA3("\\p{N}") },
-	{ "[\\p{P}\\$\\+<=>\\^~\\|]+", PLAIN_GPT2, "\\p{N}+", "[0-9][0-9][0-9]" },
+	CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" NUMBER "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" ENDING
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define PLAIN_CASED(U, L, SUFFIX) \
+	"[^\\r\\n\\p{L}\\p{N}]?" U "*" L "+" SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?" U "+" L "*" SUFFIX
+#define PLAIN_BLOOM " ?[^(\\s|.,!?\\x{2026}\\x{3002}\\x{ff0c}\\x{3001}\\x{964}\\x{6d4}\\x{60c})]+"
+#define PLAIN_CJK "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+"
+#define DEEPSEEK_LETTERS \
+	"A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}" \
+	"\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}-\\x{377}" \
+	"\\x{37b}-\\x{37d}\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}" \
+	"\\x{3a3}-\\x{3f5}\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}" \
+	"\\x{10a0}-\\x{10c5}\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}" \
+	"\\x{1cbd}-\\x{1cbf}\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}" \
+	"\\x{1e00}-\\x{1f15}\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}" \
+	"\\x{1f50}-\\x{1f57}\\x{1f59}\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}" \
+	"\\x{1fb6}-\\x{1fbc}\\x{1fbe}\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}" \
+	"\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}" \
+	"\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}" \
+	"\\x{2124}\\x{2126}\\x{2128}\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}" \
+	"\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}\\x{214e}\\x{2183}-\\x{2184}" \
+	"\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}\\x{2cf2}-\\x{2cf3}" \
+	"\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}\\x{a771}-\\x{a787}" \
+	"\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}\\x{fb13}-\\x{fb17}" \
+	"\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}\\x{104b0}-\\x{104d3}" \
+	"\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}\\x{118a0}-\\x{118df}" \
+	"\\x{1e900}-\\x{1e943}"
+/* As sc:, without the extensions. */
+#define NOT_HAN "(?!\\p{sc:Han})"
+
+static const struct {
+	const char *name, *stages[6];
+} plain[] = {
+	{ "smollm", { "\\p{N}", PLAIN_GPT2 } },
+	{ "gpt-2", { PLAIN_GPT2 } },
+	{ "llama-bpe", { PLAIN_LLAMA3("\\p{N}{1,3}") } },
+	{ "qwen2", { PLAIN_LLAMA3("\\p{N}") } },
+	{ "default", { "[\\p{P}\\$\\+<=>\\^~\\|]+", PLAIN_GPT2, "\\p{N}+", "[0-9][0-9][0-9]" } },
+	{ "qwen35",
+	  { CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}"
+			"| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" ENDING } },
+	{ "seed-coder",
+	  { CONTRACTION "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\\r\\n]+|" ENDING } },
+	{ "bailingmoe",
+	  { "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*"
+	    "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+" } },
+	{ "tekken", { PLAIN_CASED(UPPER, LOWER, "") "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" ENDING } },
+	{ "gpt-4o",
+	  { PLAIN_CASED(UPPER, LOWER, CONTRACTION "?") "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" ENDING } },
+	{ "kimi-k2",
+	  { "\\p{sc:Han}+|" PLAIN_CASED("(?:" NOT_HAN UPPER ")", "(?:" NOT_HAN LOWER ")", CONTRACTION "?")
+	    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" ENDING } },
+	{ "deepseek-llm",
+	  { "[\\r\\n]", "\\s?[" DEEPSEEK_LETTERS "]+",
+	    "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+",
+	    "\\s+$", PLAIN_CJK, "\\p{N}+" } },
+	{ "deepseek-coder", { "[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", PLAIN_CJK, "\\p{N}" } },
+	{ "deepseek-v3",
+	  { "\\p{N}{1,3}", "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
+	    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+	    "| ?[\\p{P}\\p{S}]+[\\r\\n]*|" ENDING } },
+	{ "falcon", { "[\\p{P}\\$\\+<=>\\^~\\|`]+", PLAIN_GPT2, "[0-9][0-9][0-9]" } },
+	{ "bloom", { PLAIN_BLOOM } },
+	{ "viking", { PLAIN_BLOOM, "\\p{N}" } },
 };
+
+#define N_NAMES ARRAY_SIZE(plain)
+#define N_STAGES ARRAY_SIZE(plain[0].stages)
 
 struct words {
 	const uint8_t *next;	/* where the next word has to begin */
@@ -87,7 +144,7 @@ static void recorded_words(void **state)
 	char *kind;
 
 	for (size_t i = 0; i < N_NAMES; i++)
-		p[i] = new_by_name(names[i]);
+		p[i] = new_by_name(plain[i].name);
 	oracle_open(&o, "tests/data/tokenizer-oracle.txt");
 	while ((kind = oracle_next(&o))) {
 		if (strcmp(kind, "text") == 0) {
@@ -104,7 +161,7 @@ static void recorded_words(void **state)
 			for (char *one; (one = strsep(&pre, ",")); n_checked++) {
 				size_t i = 0, n_got;
 
-				while (strcmp(names[i], one))
+				while (strcmp(plain[i].name, one))
 					assert_true(++i < N_NAMES);
 				n_got = split(p[i], (const uint8_t *)text, n, got, ARRAY_SIZE(got));
 				if (n_got != n_want)
@@ -126,7 +183,7 @@ static void recorded_words(void **state)
 
 /* The plain patterns by the book: a stage cuts pieces, and the next one cuts those. */
 struct reference {
-	pcre2_code *stages[4];
+	pcre2_code *stages[N_STAGES];
 	pcre2_match_data *match;
 	size_t lengths[256], n;
 };
@@ -135,7 +192,7 @@ static void reference_init(struct reference *ref, const char *const *patterns)
 {
 	*ref = (struct reference){ .match = pcre2_match_data_create(1, NULL) };
 	assert_non_null(ref->match);
-	for (size_t i = 0; i < 4 && patterns[i]; i++) {
+	for (size_t i = 0; i < N_STAGES && patterns[i]; i++) {
 		int error;
 		size_t at;
 
@@ -148,7 +205,7 @@ static void reference_init(struct reference *ref, const char *const *patterns)
 
 static void reference_deinit(struct reference *ref)
 {
-	for (size_t i = 0; i < 4; i++)
+	for (size_t i = 0; i < N_STAGES; i++)
 		pcre2_code_free(ref->stages[i]);
 	pcre2_match_data_free(ref->match);
 }
@@ -159,7 +216,7 @@ static void reference_split(struct reference *ref, size_t stage, const uint8_t *
 
 	if (n == 0)
 		return;
-	if (stage == 4 || !ref->stages[stage]) {
+	if (stage == N_STAGES || !ref->stages[stage]) {
 		assert_true(ref->n < ARRAY_SIZE(ref->lengths));
 		ref->lengths[ref->n++] = n;
 		return;
@@ -191,21 +248,21 @@ static void check_plain(const struct pretokenizer *p, struct reference *ref, con
 /* Every string of at most five of these characters. */
 static void plain_patterns_exhaustive(void **state)
 {
-	static const char chars[] = " \n\ra1's.";
+	static const char chars[] = " \n\raA1's/";
 	size_t base = strlen(chars);
 
 	for (size_t i = 0; i < N_NAMES; i++) {
-		struct pretokenizer *p = new_by_name(names[i]);
+		struct pretokenizer *p = new_by_name(plain[i].name);
 		struct reference ref;
 
-		reference_init(&ref, plain[i]);
+		reference_init(&ref, plain[i].stages);
 		for (size_t n = 1, count = base; n <= 5; n++, count *= base)
 			for (size_t k = 0; k < count; k++) {
 				uint8_t text[8];
 
 				for (size_t j = 0, rest = k; j < n; j++, rest /= base)
 					text[j] = (uint8_t)chars[rest % base];
-				check_plain(p, &ref, names[i], text, n);
+				check_plain(p, &ref, plain[i].name, text, n);
 			}
 		reference_deinit(&ref);
 		pretokenizer_free(p);
@@ -225,42 +282,45 @@ static void plain_patterns_random(void **state)
 					  0xa0, 0x2003, 0x2028, 0x3000, 'a',  's',     't',     'l',  'L',
 					  'S',  'R',    'e',    0x17f,  0xe9, 0x4e2d,  0x1f600, '\'', '\'',
 					  '1',  '2',    '3',    0x663,  0xb2, '.',     '!',     '<',  '|',
-					  '$',  0x301,  0x200d, 0x1f,   0x7f, 0x10ffff };
+					  '$',  0x301,  0x200d, 0x1f,   0x7f, 0x10ffff, 'A',    'B',  0x1c5,
+					  0x2b0, 0xaa,  0x301,  0x4e00, 0x3005, 0xd55c, 0x3000, '/',  0x20ac,
+					  0x3001, 0x3002, 0xff21, 0x30a2, '`', 0x964,  '(',     0x10d0, 'z' };
 	uint64_t seed = 1;
 
 	for (size_t i = 0; i < N_NAMES; i++) {
-		struct pretokenizer *p = new_by_name(names[i]);
+		struct pretokenizer *p = new_by_name(plain[i].name);
 		struct reference ref;
 
-		reference_init(&ref, plain[i]);
-		for (int k = 0; k < 20000; k++) {
+		reference_init(&ref, plain[i].stages);
+		for (int k = 0; k < 5000; k++) {
 			uint8_t text[4 * 24];
 			size_t n = 0, n_chars = 1 + next_random(&seed) % 24;
 
 			while (n_chars--)
 				n += utf8_encode(chars[next_random(&seed) % ARRAY_SIZE(chars)], text + n);
-			check_plain(p, &ref, names[i], text, n);
+			check_plain(p, &ref, plain[i].name, text, n);
 		}
 		reference_deinit(&ref);
 		pretokenizer_free(p);
 	}
 }
 
-/* A million bytes of one unit, and what stands before and behind. */
+/* A long run of one unit, and what stands before and behind; a million bytes where asked for. */
 static void long_runs(void **state)
 {
 	static const char *const units[] = {
 		"A", " ", "7", "!", "\n", "\r\n", "\t", " \n", "\n ", "   \n", "'", "'s", "a ", "\x01", "<|",
 		"\xf0\x9f\x91\xa9\xe2\x80\x8d", "a\xcc\x81", "\xcc\x81", "\xe5\x93\x88", "\xe2\x80\xa8",
-		"\xc2\xa0", "\xd9\xa1",
+		"\xc2\xa0", "\xd9\xa1", "aA", "A\xed\x95\x9c", "A\xcc\x81", "/", "/\n",
+		"\xe3\x80\x80", "`", "(", " .", "A ",
 	};
 	static const char *const ends[] = { "x", "\n" };
-	size_t n_max = 1000000;
+	size_t n_max = getenv("KVD_TEST_LONG") ? 1000000 : 50000;
 	uint8_t *text = malloc(n_max + 2 + 8);
 
 	assert_non_null(text);
 	for (size_t i = 0; i < N_NAMES; i++) {
-		struct pretokenizer *p = new_by_name(names[i]);
+		struct pretokenizer *p = new_by_name(plain[i].name);
 
 		for (size_t u = 0; u < ARRAY_SIZE(units); u++) {
 			size_t n_unit = strlen(units[u]), n = 0;
@@ -302,7 +362,7 @@ static void callers_error_passes_up(void **state)
 
 static void unknown_name(void **state)
 {
-	static const char *const wrong[] = { "", "smol", "smollm2", "gpt2", "deepseek-llm" };
+	static const char *const wrong[] = { "", "smol", "smollm2", "gpt2", "superbpe" };
 	struct pretokenizer *p = NULL;
 
 	for (size_t i = 0; i < ARRAY_SIZE(wrong); i++) {
@@ -313,7 +373,42 @@ static void unknown_name(void **state)
 		assert_non_null(strstr(diag.text, "tokenizer.ggml.pre"));
 		assert_non_null(strstr(diag.text, wrong[i]));
 		for (size_t k = 0; k < N_NAMES; k++)
-			assert_non_null(strstr(diag.text, names[k]));
+			if (strcmp(plain[k].name, "bailingmoe"))
+				assert_non_null(strstr(diag.text, plain[k].name));
+	}
+}
+
+/* Names that share a pattern, and what is presumed of them. */
+static void other_names(void **state)
+{
+	static const struct {
+		const char *name, *same;
+		bool add_bos, whole_words;
+	} cases[] = {
+		{ "llama3", "llama-bpe", true, true }, { "llama-v3", "llama-bpe", true, true },
+		{ "falcon3", "llama-bpe", true, true }, { "lfm2", "llama-bpe", true, true },
+		{ "tekken", "tekken", true, true }, { "dbrx", "llama-bpe" }, { "smaug-bpe", "llama-bpe" },
+		{ "glm4", "llama-bpe" }, { "chatglm-bpe", "llama-bpe" }, { "stablelm2", "qwen2" },
+		{ "hunyuan", "qwen2" }, { "megrez", "qwen2" }, { "deepseek-r1-qwen", "qwen2" },
+		{ "starcoder", "smollm" }, { "refact", "smollm" }, { "command-r", "smollm" },
+		{ "codeshell", "smollm" }, { "exaone", "smollm" }, { "minerva-7b", "smollm" }, { "mpt", "gpt-2" },
+		{ "olmo", "gpt-2" }, { "jais", "gpt-2" }, { "phi-2", "gpt-2" }, { "trillion", "gpt-2" },
+		{ "a.x-4.0", "gpt-2" }, { "mellum", "gpt-2" }, { "roberta-bpe", "gpt-2" }, { "llama4", "gpt-4o" },
+		{ "poro-chat", "bloom" }, { "hunyuan-dense", "deepseek-v3" }, { "default", "default" },
+	};
+	static const char text[] = "Hello's WORLD'LL 12345 (x), \xc3\xa9t\xc3\xa9\n\n  `$a/\n/ \xe6\xbc\xa2";
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct pretokenizer *a = new_by_name(cases[i].name), *b = new_by_name(cases[i].same);
+		size_t got[64], want[64];
+		size_t n = split(a, (const uint8_t *)text, sizeof(text) - 1, got, 64);
+
+		assert_int_equal(split(b, (const uint8_t *)text, sizeof(text) - 1, want, 64), n);
+		assert_memory_equal(got, want, n * sizeof(*got));
+		assert_int_equal(pretokenizer_add_bos(a), cases[i].add_bos);
+		assert_int_equal(pretokenizer_whole_words(a), cases[i].whole_words);
+		pretokenizer_free(a);
+		pretokenizer_free(b);
 	}
 }
 
@@ -326,6 +421,7 @@ int main(void)
 		cmocka_unit_test(long_runs),
 		cmocka_unit_test(callers_error_passes_up),
 		cmocka_unit_test(unknown_name),
+		cmocka_unit_test(other_names),
 	};
 
 	return cmocka_run_group_tests_name("pretokenizer", tests, NULL, NULL);

@@ -234,7 +234,7 @@ static void refused_fields(void **state)
 	REFUSED(MODEL, scores, "missing", add_string(&o, model, "llama"));
 	REFUSED(MODEL, model, "\"\"", add_string(&o, model, ""));
 	REFUSED(MODEL, model, "", add_u32(&o, model, 1));
-	REFUSED(PRE, pre, "falcon", add_string(&o, pre, "falcon"));
+	REFUSED(PRE, pre, "superbpe", add_string(&o, pre, "superbpe"));
 	REFUSED(PRE, pre, "", add_u32(&o, pre, 1));
 	REFUSED(TOKENS, tokens, "empty", add_strings(&o, tokens, NULL, 0));
 	REFUSED(TOKENS, tokens, "", add_numbers(&o, tokens, GGUF_I32, 259, 1, 1));
