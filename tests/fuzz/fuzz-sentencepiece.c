@@ -14,8 +14,8 @@
 
 /* By score, the best first; single characters are the last. */
 static const char *const pieces[] = {
-	SPACE "the", "the", "he", SPACE "t", "th", "abab", "ab", "ing", "in", "aaaa", "aa", SPACE SPACE SPACE SPACE,
-	SPACE SPACE, "ba", "\303\251t", "n" SPACE, "bab", SPACE, "a", "b", "c", "d", "e", "g", "h", "i", "n", "t", "x", "\303\251",
+	(SPACE "the"), "the", "he", (SPACE "t"), "th", "abab", "ab", "ing", "in", "aaaa", "aa", (SPACE SPACE SPACE SPACE),
+	(SPACE SPACE), "ba", "\303\251t", ("n" SPACE), "bab", SPACE, "a", "b", "c", "d", "e", "g", "h", "i", "n", "t", "x", "\303\251",
 	"1", "2", "\344\270\226",
 };
 
