@@ -82,10 +82,17 @@ static bool holds_in_chunk(const struct engine_request *r, uint32_t chunk)
 	return false;
 }
 
+static bool any_idle(const struct engine *e)
+{
+	return e->sched.n_parked || e->sched.n_ready;
+}
+
 static bool empty_chunk(struct engine *e, const struct engine_model *em, uint64_t rank)
 {
 	uint32_t chunk;
 
+	if (rank == AGE_IDLE && !any_idle(e))
+		return false;
 	survey(e, em);
 	chunk = choose_chunk(e, rank);
 	if (chunk == NO_CHUNK)
@@ -124,6 +131,8 @@ uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em)
 	uint64_t n = scheduler_idle_blocks(&e->sched, &em->sched);
 	struct pool_stats pool;
 
+	if (!any_idle(e))
+		return 0;
 	pool_stats(e->pool, &pool);
 	survey(e, em);
 	for (uint32_t c = 0; c < pool.n_chunks; c++)
