@@ -116,6 +116,7 @@ void server_loaded(void *arg, struct served_model *m)
 		answer_load(s, m);
 	if (m->at_start)
 		server_started(server, m);
+	server_tell_manager(server);
 	server_update_stats(server);
 	server_sessions_changed(server);
 }
@@ -156,6 +157,7 @@ void server_unloaded(void *arg, const struct served_model *m, const struct model
 	if (!asker) {
 		if (m->state == SERVED_UNLOADING)
 			log_info("model %s unloaded", m->name);
+		server_tell_manager(server);
 		server_update_stats(server);
 		return;
 	}

@@ -56,7 +56,7 @@ static bool takes_requests(const struct served_model *m)
 	return m->state == SERVED_LOADING || m->state == SERVED_READY;
 }
 
-const struct served_model *models_default(const struct models *t)
+struct served_model *models_default(const struct models *t)
 {
 	for_each_model(m, t)
 		if (takes_requests(m))
@@ -77,7 +77,7 @@ static void list_names(const struct models *t, char *out, size_t size)
 
 struct served_model *models_choose(const struct models *t, const char *name, struct diag *diag)
 {
-	struct served_model *m = name ? models_find(t, name) : (struct served_model *)models_default(t);
+	struct served_model *m = name ? models_find(t, name) : models_default(t);
 	char names[160];
 
 	if (m && takes_requests(m))
@@ -515,6 +515,8 @@ void models_free(struct models *t)
 {
 	if (!t)
 		return;
+	if (t->loader)
+		models_stop(t);
 	while (!list_empty(&t->list)) {
 		struct served_model *m = list_entry(t->list.next, struct served_model, link);
 

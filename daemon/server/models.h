@@ -96,7 +96,7 @@ int models_new(struct models **out, const struct models_config *config, struct d
  * loader.  The workers have stopped; mail is delivered inside.
  */
 void models_stop(struct models *t);
-/* After models_stop(); no job refers to a model any more. */
+/* Stops it first, if need be; no job refers to a model any more. */
 void models_free(struct models *t);
 CLEANUP_DEFINE(struct models, models_free)
 
@@ -130,7 +130,7 @@ struct served_model *models_find(const struct models *t, const char *name);
  * NULL: there is none; diag says so, and which there are.
  */
 struct served_model *models_choose(const struct models *t, const char *name, struct diag *diag);
-const struct served_model *models_default(const struct models *t);	/* NULL: none */
+struct served_model *models_default(const struct models *t);	/* NULL: none */
 /* The one that the engine knows as this, NULL if it is gone. */
 const struct served_model *models_of_engine(const struct models *t, const struct engine_model *em);
 /* In the order of the table; prev NULL: the first. */

@@ -78,6 +78,8 @@ void server_unloaded(void *arg, const struct served_model *m, const struct model
 void server_tell_progress(struct server *s);
 /* A model of the configuration has loaded, or has not. */
 void server_started(struct server *s, const struct served_model *m);
+/* Tells the service manager how many models are served. */
+void server_tell_manager(struct server *s);
 /* A line for the log, at most one a second. */
 void server_log_refusal(struct server *s, uid_t uid, const char *why);
 void server_stop(struct server *s, int status);

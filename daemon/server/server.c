@@ -205,12 +205,21 @@ static void become_ready(struct server *s)
 	log_info("ready: %u model%s, %s/%s with %u threads, %llu MiB for keys and values",
 		 models_count(s->models), models_count(s->models) == 1 ? "" : "s", model_host_device(host),
 		 model_host_level(host), model_host_n_threads(host), (unsigned long long)stats.kv_bytes >> 20);
-	sd_notifyf(0, "READY=1\nSTATUS=Serving %u models.", models_count(s->models));
+	sd_notify(0, "READY=1");
+	server_tell_manager(s);
+}
+
+void server_tell_manager(struct server *s)
+{
+	if (s->ready && !s->stopping)
+		sd_notifyf(0, "STATUS=Serving %u model%s.", models_count(s->models),
+			   models_count(s->models) == 1 ? "" : "s");
 }
 
 void server_started(struct server *s, const struct served_model *m)
 {
-	if (m->state != SERVED_READY && !s->stopping) {
+	/* One that somebody unloaded meanwhile is no failure. */
+	if (m->code != KVD_CODE_OK && m->code != KVD_CODE_CANCELLED && !s->stopping) {
 		log_error("cannot load %s: %s", m->path, m->why.text);
 		server_stop(s, EXIT_FAILURE);
 	} else if (!models_starting(s->models) && !s->stopping) {
@@ -435,7 +444,12 @@ void server_free(struct server *s)
 {
 	if (!s)
 		return;
+	s->stopping = true;
 	close_listener(s);
+	if (s->workers)
+		workers_stop(s->workers);
+	if (s->mailbox)
+		mailbox_deliver(s->mailbox);
 	models_free(s->models);
 	workers_free(s->workers);
 	views_feed_deinit(&s->views);

@@ -229,6 +229,17 @@ def test_unload_gives_up_a_load(daemons, large_model):
         assert d.models() == {}
 
 
+def test_unload_of_what_the_configuration_names(daemons, several, large_model, alone):
+    """That a model of the configuration was unloaded before it was there is no failure to start."""
+    d = daemons("--model", large_model, *args_of(several, "small"), *MEMORY, wait=False)
+    d.until(lambda: d.socket.exists(), "it listens")
+    with d.client() as c:
+        c.call(k.UNLOAD, {"model": "large"})
+        assert answer(c, "small") == alone["small"]
+    d.wait_ready()
+    assert d.models() == {"small": "ready"}
+
+
 def test_stopping_while_loading(daemons, several, large_model):
     d = daemons(*args_of(several, "small"), *MEMORY)
     c = d.client()
