@@ -58,7 +58,7 @@ WRONG = {
     "window of 49": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window", "u32", 49)),
     "no layer is global": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window_pattern", "u32", 0)),
     "another layer is global": ("gemma3", lambda g: g.set("gemma3.attention.sliding_window_pattern", "u32", 5)),
-    "global base": ("gemma3", lambda g: g.set("gemma3.rope.freq_base", "f32", 1e6)),
+    "global base": ("gemma3", lambda g: g.set("gemma3.rope.freq_base", "f32", 1e4)),
     "local base": ("gemma3", lambda g: g.set("gemma3.rope.freq_base_swa", "f32", 11000.0)),
     "no norm of k": ("gemma3", lambda g: g.vector("blk.3.attn_k_norm.weight", [1.0] * 16)),
     "no norm after attention": ("gemma3", lambda g: g.vector("blk.2.post_attention_norm.weight", [1.0] * 64)),

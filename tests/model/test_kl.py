@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default model's logits against FP32 arithmetic on its dequantised weights.
+"""The real models' logits against FP32 arithmetic on their dequantised weights.
 
 The values and their format: tests/data/README.md.
 """
@@ -12,15 +12,21 @@ import struct
 import pytest
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
-INDEX = json.loads((DATA / "oracle-logits.json").read_text())
-TOP = INDEX["n_top"]
-RECORD = struct.Struct("<%dH%dff" % (TOP, TOP))
+# By the fixture that names the model's file.
+FILES = {"real_model": "oracle-logits", "gemma": "oracle-logits-gemma3"}
 
 
-def reference():
-    """Of every position: ids, their log-probabilities, log of the rest's mass."""
-    for r in RECORD.iter_unpack((DATA / "oracle-logits.bin").read_bytes()):
-        yield r[:TOP], r[TOP:2 * TOP], r[2 * TOP]
+class Reference:
+    def __init__(self, name):
+        self.index = json.loads((DATA / (name + ".json")).read_text())
+        self.top = self.index["n_top"]
+        self.record = struct.Struct("<%d%s%dff" % (self.top, {2: "H", 4: "I"}[self.index.get("id_bytes", 2)], self.top))
+        self.values = self.record.iter_unpack((DATA / (name + ".bin")).read_bytes())
+
+    def next(self):
+        """Of the next position: ids, their log-probabilities, log of the rest's mass; None at the end."""
+        r = next(self.values, None)
+        return r and (r[:self.top], r[self.top:2 * self.top], r[2 * self.top])
 
 
 def divergence(ids, logp, rest, row, log_sum):
@@ -33,23 +39,28 @@ def divergence(ids, logp, rest, row, log_sum):
     return kl + math.exp(rest) * (rest - math.log(max(1 - mass, 1e-12)))
 
 
-@pytest.fixture(scope="module")
-def measured(logits, real_model, tmp_path_factory):
-    """Of every position: divergence, whether the likeliest token is the same."""
-    folder, values, out = tmp_path_factory.mktemp("kl"), reference(), []
-    for text in INDEX["texts"]:
-        logits.run(real_model, ids=text["ids"], threads=2, output=folder / "logits", summary=folder / "summary")
-        rows = array.array("f", (folder / "logits").read_bytes())
-        n_vocab = len(rows) // len(text["ids"])
-        for i, line in enumerate((folder / "summary").read_text().splitlines()):
-            best, log_sum = line.split()
-            ids, logp, rest = next(values)
-            row = rows[i * n_vocab:(i + 1) * n_vocab]
-            out.append((divergence(ids, logp, rest, row, float(log_sum)), int(best) == ids[0]))
-            if i == 0:
-                check_summary(row, int(best), float(log_sum))
-    assert next(values, None) is None
-    return out
+@pytest.fixture(scope="module", params=FILES)
+def measured(request, logits, tmp_path_factory):
+    """The index; of every position: divergence, whether the likeliest token is the same."""
+    model = request.getfixturevalue(request.param)
+    folder, reference, out = tmp_path_factory.mktemp("kl"), Reference(FILES[request.param]), []
+    for text in reference.index["texts"]:
+        logits.run(model, ids=text["ids"], threads=2, output=folder / "logits", summary=folder / "summary")
+        summary = (folder / "summary").read_text().splitlines()
+        n_vocab = (folder / "logits").stat().st_size // 4 // len(summary)
+        with open(folder / "logits", "rb") as f:
+            for i, line in enumerate(summary):
+                row = array.array("f", f.read(4 * n_vocab))
+                if i < text.get("first", 0):
+                    continue
+                best, log_sum = line.split()
+                ids, logp, rest = reference.next()
+                out.append((divergence(ids, logp, rest, row, float(log_sum)), int(best) == ids[0]))
+                if i == 0:
+                    check_summary(row, int(best), float(log_sum))
+        (folder / "logits").unlink()
+    assert reference.next() is None
+    return reference.index, out
 
 
 def check_summary(row, best, log_sum):
@@ -59,18 +70,21 @@ def check_summary(row, best, log_sum):
 
 
 def test_enough_positions(measured):
-    assert len(measured) == INDEX["n_positions"] >= 500
+    index, positions = measured
+    assert len(positions) == index["n_positions"] >= 500
 
 
 def test_divergence(measured):
     """As near to FP32 as llama.cpp is, and a tenth."""
-    mean = math.fsum(kl for kl, _ in measured) / len(measured)
-    print("mean KL %.6f, llama-cpp-python's %.6f" % (mean, INDEX["peer"]["mean_kl"]))
-    assert 0 < mean <= 1.1 * INDEX["peer"]["mean_kl"]
+    index, positions = measured
+    mean = math.fsum(kl for kl, _ in positions) / len(positions)
+    print("mean KL %.6f, llama-cpp-python's %.6f" % (mean, index["peer"]["mean_kl"]))
+    assert 0 < mean <= 1.1 * index["peer"]["mean_kl"]
 
 
 def test_same_argmax(measured):
-    same = sum(same for _, same in measured) / len(measured)
+    index, positions = measured
+    same = sum(same for _, same in positions) / len(positions)
     print("same likeliest token at %.2f %%, llama-cpp-python's %.2f %%" % (
-        100 * same, 100 * INDEX["peer"]["same_argmax"]))
+        100 * same, 100 * index["peer"]["same_argmax"]))
     assert same >= 0.97

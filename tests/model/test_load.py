@@ -222,7 +222,7 @@ ARCH_EQUIVALENT = {
     "local base": ({"arch": "gemma3"}, sets(G + "rope.local.freq_base", "f32", 10000.0)),
     "soft caps of 0": ({"arch": "gemma3"}, sets(G + "final_logit_softcapping", "f32", 0.0)),
     "the base by another name": ({"arch": "gemma3"}, lambda g: (g.remove(G + "rope.freq_base"),
-                                                                g.set(G + "rope.global.freq_base", "f32", 10000.0))),
+                                                                g.set(G + "rope.global.freq_base", "f32", 1e6))),
     "YaRN's defaults": (YARN, lambda g: (g.set(A + "rope.scaling.yarn_beta_slow", "f32", 1.0),
                                          g.set(A + "rope.scaling.yarn_beta_fast", "f32", 32.0),
                                          g.set(A + "rope.scaling.yarn_ext_factor", "f32", 1.0))),

@@ -24,6 +24,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS / "tools"))
 import make_tiny_gguf  # noqa: E402
+import oracle_models  # noqa: E402
 
 DATA = TESTS / "data"
 N_IDS = 200     # beyond the windows of 48, several blocks of every size
@@ -57,18 +58,6 @@ CASES = {
     "phi3, LongRoPE, short": ({"arch": "phi3", "rope_long": 1.19, "ctx_orig": 256}, 256),
 }
 
-LAYER_NAMES = {
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_qkv": "self_attn.qkv_proj",
-    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}
-GEMMA_NAMES = dict(LAYER_NAMES, post_attention_norm="post_attention_layernorm", ffn_norm="pre_feedforward_layernorm",
-                   post_ffw_norm="post_feedforward_layernorm")
-PHI_NAMES = dict(LAYER_NAMES, ffn_up="mlp.gate_up_proj")
-END_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-
-
 def ids_of(n_vocab):
     """Token ids by a linear congruence, the same in the test."""
     x, ids = 12345, []
@@ -80,7 +69,7 @@ def ids_of(n_vocab):
 
 def rope_parameters(o, half):
     """What the options say, in the words of a configuration."""
-    p = {"rope_type": "default", "rope_theta": o.get("rope_base", 10000.0)}
+    p = {"rope_type": "default", "rope_theta": o.get("rope_base", 1e6 if o["arch"] == "gemma3" else 10000.0)}
     if o.get("rope_linear"):
         p.update(rope_type="linear", factor=o["rope_linear"])
     if o.get("rope_yarn"):
@@ -121,46 +110,16 @@ def config_of(o):
     return transformers.Gemma3TextConfig(
         sliding_window=o.get("window", 48), final_logit_softcapping=o.get("final_softcap"),
         query_pre_attn_scalar=embd // heads if n == 62 else head_dim, hidden_activation="gelu_pytorch_tanh",
-        layer_types=["sliding_attention" if i % every < every - 1 else "full_attention" for i in range(n)], **common)
-
-
-def unpermute(w, n):
-    """The conversion to GGUF interleaves, for llama, the two halves that a rotation pairs."""
-    return w.reshape(n, w.shape[0] // n // 2, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
-
-
-def state_of(g, config, arch):
-    names = {"gemma3": GEMMA_NAMES, "phi3": PHI_NAMES}.get(arch, LAYER_NAMES)
-    state, freqs = {}, None
-    for name, (kind, dims, data) in g.tensors.items():
-        w = np.frombuffer(data, {0: "<f4", 1: "<f2"}[kind]).astype(np.float32).reshape(dims[::-1])
-        parts = name.split(".")
-        if parts[0].startswith("rope_"):
-            freqs = w
-            continue
-        if arch == "llama" and parts[-2] in ("attn_q", "attn_k"):
-            w = unpermute(w, config.num_attention_heads if parts[-2] == "attn_q" else config.num_key_value_heads)
-        if arch == "gemma3" and parts[-2].endswith("norm"):
-            w = w - 1
-        if parts[0] == "blk":
-            state["model.layers.%s.%s.%s" % (parts[1], names[parts[2]], parts[3])] = torch.from_numpy(w.copy())
-        else:
-            state[END_NAMES[parts[0]] + ".weight"] = torch.from_numpy(w.copy())
-    return state, freqs
+        layer_types=oracle_models.gemma3_layer_types(n, every), **common)
 
 
 def model_of(g, o):
-    classes = {"llama": transformers.LlamaForCausalLM, "qwen2": transformers.Qwen2ForCausalLM,
-               "qwen3": transformers.Qwen3ForCausalLM, "phi3": transformers.Phi3ForCausalLM,
-               "gemma3": transformers.Gemma3ForCausalLM}
     config = config_of(o)
-    state, freqs = state_of(g, config, o["arch"])
-    model = classes[o["arch"]](config).to(torch.float32).eval()
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
+    tensors = [(name, np.frombuffer(data, {0: "<f4", 1: "<f2"}[kind]).astype(np.float32).reshape(dims[::-1]))
+               for name, (kind, dims, data) in g.tensors.items()]
+    model = oracle_models.load(o["arch"], config, [t for t in tensors if not t[0].startswith("rope_")])
     if o.get("rope_freqs"):
-        model.model.rotary_emb.inv_freq /= torch.from_numpy(freqs.copy())
+        model.model.rotary_emb.inv_freq /= torch.from_numpy(dict(tensors)["rope_freqs.weight"].copy())
     return model
 
 

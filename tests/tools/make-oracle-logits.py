@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/data/oracle-logits.{json,bin}: what independent implementations say about the default model.
+"""Makes tests/data/oracle-logits*.{json,bin}: what independent implementations say about the two real models.
 
-    make-oracle-logits.py tokens    MODEL    needs llama-cpp-python; writes the texts' token ids
-    make-oracle-logits.py reference MODEL    needs numpy, torch, transformers, gguf
-    make-oracle-logits.py peer      MODEL    needs llama-cpp-python
+    make-oracle-logits.py NAME tokens    MODEL    needs llama-cpp-python; writes the texts' token ids
+    make-oracle-logits.py NAME reference MODEL    needs numpy, torch, transformers, gguf
+    make-oracle-logits.py NAME peer      MODEL    needs llama-cpp-python
 
-`reference`: the weights are dequantised to FP32 by the `gguf` package and put into `transformers`'
-LlamaForCausalLM, everything in FP32.  `peer`: llama-cpp-python with an F16 cache, its divergence from
+NAME: smollm2 or gemma3.  `reference`: the weights are dequantised to FP32 by the `gguf` package and put into
+`transformers`' class, everything in FP32.  `peer`: llama-cpp-python with an F16 cache, its divergence from
 the reference, measured as the test measures ours.  The formats are described in tests/data/README.md.
 """
 import hashlib
@@ -18,9 +18,6 @@ import struct
 import sys
 
 DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
-INDEX = DATA / "oracle-logits.json"
-VALUES = DATA / "oracle-logits.bin"
-TOP = 64
 
 TEXTS = [
     # English prose
@@ -44,24 +41,45 @@ TEXTS = [
     "\twhile (head) {\n\t\tstruct node *next = head->next;\n\n\t\thead->next = previous;\n"
     "\t\tprevious = head;\n\t\thead = next;\n\t}\n\treturn previous;\n}\n\nint main(void)\n{\n"
     "\tstruct node *list = NULL;\n\n\tfor (int i = 0; i < 10; i++) {\n\t\tstruct node *n = malloc(sizeof(*n));",
-    # a conversation
-    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-    "<|im_start|>user\nWhat should I do with a bicycle that makes a clicking noise when I pedal uphill?<|im_end|>\n"
-    "<|im_start|>assistant\nA clicking noise under load usually comes from the drivetrain. Check these things, in "
-    "this order:\n\n1. The chain: clean it, oil it and look for stiff links.\n2. The pedals: tighten them and grease "
-    "the threads.\n3. The bottom bracket: if the crank arms move sideways, the bearings are worn.<|im_end|>\n",
     # other languages
     "Am Morgen nach dem Fest war der Platz leer bis auf die Stühle, die niemand weggeräumt hatte. 东京的春天来得比往年早, "
     "人们在河边散步. Le train de nuit pour Marseille partira avec vingt minutes de retard en raison d'un incident.",
 ]
 
 
-def load_index():
-    return json.loads(INDEX.read_text()) if INDEX.exists() else {}
+CHATML = (
+    "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+    "<|im_start|>user\nWhat should I do with a bicycle that makes a clicking noise when I pedal uphill?<|im_end|>\n"
+    "<|im_start|>assistant\nA clicking noise under load usually comes from the drivetrain. Check these things, in "
+    "this order:\n\n1. The chain: clean it, oil it and look for stiff links.\n2. The pedals: tighten them and grease "
+    "the threads.\n3. The bottom bracket: if the crank arms move sideways, the bearings are worn.<|im_end|>\n")
+TURNS = (
+    "<start_of_turn>user\nWhat should I do with a bicycle that makes a clicking noise when I pedal uphill?"
+    "<end_of_turn>\n<start_of_turn>model\nA clicking noise under load usually comes from the drivetrain. Check these "
+    "things, in this order:\n\n1. The chain: clean it, oil it and look for stiff links.\n2. The pedals: tighten them "
+    "and grease the threads.<end_of_turn>\n")
 
 
-def save_index(index):
-    INDEX.write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
+class Task:
+    """One model: texts (text, first recorded position), how many likeliest tokens, how an id is stored."""
+
+    def __init__(self, name, texts, top, id_format):
+        self.texts, self.top = texts, top
+        self.index_path = DATA / ("oracle-logits%s.json" % name)
+        self.values_path = DATA / ("oracle-logits%s.bin" % name)
+        self.record = struct.Struct("<%d%s%dff" % (top, id_format, top))
+        self.index = json.loads(self.index_path.read_text()) if self.index_path.exists() else {}
+
+    def save(self):
+        self.index_path.write_text(json.dumps(self.index, indent=1, ensure_ascii=False) + "\n")
+
+
+# Gemma's last sequence is longer than its window of 512.
+TASKS = {
+    "smollm2": lambda: Task("", [(t, 0) for t in TEXTS[:3] + [CHATML] + TEXTS[3:]], 64, "H"),
+    "gemma3": lambda: Task("-gemma3", [(t, 0) for t in TEXTS[:3] + [TURNS] + TEXTS[3:]]
+                           + [("\n\n".join(TEXTS + TEXTS[:1]), 560)], 32, "I"),
+}
 
 
 def sha256(path):
@@ -69,130 +87,118 @@ def sha256(path):
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def make_tokens(model):
+def make_tokens(task, model):
     import llama_cpp
     llm = llama_cpp.Llama(model, vocab_only=True, verbose=False)
-    index = load_index()
-    index["model_sha256"] = sha256(model)
-    index["texts"] = [{"text": t, "ids": llm.tokenize(t.encode(), add_bos=False, special=True)} for t in TEXTS]
-    index["n_positions"] = sum(len(t["ids"]) for t in index["texts"])
-    index["n_top"] = TOP
-    save_index(index)
-    print("%d positions" % index["n_positions"])
+    bos = llama_cpp.llama_vocab_get_add_bos(llama_cpp.llama_model_get_vocab(llm.model))
+    texts = []
+    for text, first in task.texts:
+        ids = llm.tokenize(text.encode(), add_bos=bos, special=True)
+        texts.append(dict({"text": text, "ids": ids}, **({"first": first} if first else {})))
+    task.index.update(model_sha256=sha256(model), texts=texts, n_top=task.top,
+                      n_positions=sum(len(t["ids"]) - t.get("first", 0) for t in texts))
+    if task.record.format.find("I") >= 0:
+        task.index["id_bytes"] = 4
+    task.save()
+    print("%d positions" % task.index["n_positions"])
+
+
+def llama_config(meta, tied):
+    import transformers
+    config = transformers.LlamaConfig(
+        vocab_size=meta["vocab_size"], hidden_size=meta["embedding_length"],
+        intermediate_size=meta["feed_forward_length"], num_hidden_layers=meta["block_count"],
+        num_attention_heads=meta["attention.head_count"], num_key_value_heads=meta["attention.head_count_kv"],
+        max_position_embeddings=meta["context_length"], rms_norm_eps=meta["attention.layer_norm_rms_epsilon"],
+        rope_theta=meta["rope.freq_base"], tie_word_embeddings=tied, attn_implementation="eager")
+    # The rotation's base moved between two versions of transformers: make sure that it arrived.
+    rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
+    assert rope["rope_theta"] == meta["rope.freq_base"], rope
+    return config
+
+
+def gemma3_config(meta, tied):
+    import oracle_models
+    import transformers
+    n = meta["block_count"]
+    return transformers.Gemma3TextConfig(
+        vocab_size=meta["vocab_size"], hidden_size=meta["embedding_length"],
+        intermediate_size=meta["feed_forward_length"], num_hidden_layers=n,
+        num_attention_heads=meta["attention.head_count"], num_key_value_heads=meta["attention.head_count_kv"],
+        head_dim=meta["attention.key_length"], max_position_embeddings=meta["context_length"],
+        rms_norm_eps=meta["attention.layer_norm_rms_epsilon"], tie_word_embeddings=tied,
+        query_pre_attn_scalar=meta["attention.key_length"], sliding_window=meta["attention.sliding_window"],
+        layer_types=oracle_models.gemma3_layer_types(n, 6), attn_implementation="eager",
+        rope_parameters={"full_attention": {"rope_type": "default", "rope_theta": meta["rope.freq_base"]},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0}})
 
 
 def reference_model(path):
-    """LlamaForCausalLM with the file's weights in FP32."""
+    """The file's weights in FP32, in the class of its architecture."""
     import gguf
     import numpy as np
-    import torch
-    import transformers
+    import oracle_models
 
     reader = gguf.GGUFReader(path)
-    meta = {k: f.contents() for k, f in reader.fields.items() if k.startswith("llama.")}
-    heads, kv_heads = meta["llama.attention.head_count"], meta["llama.attention.head_count_kv"]
-    config = transformers.LlamaConfig(
-        vocab_size=meta["llama.vocab_size"], hidden_size=meta["llama.embedding_length"],
-        intermediate_size=meta["llama.feed_forward_length"], num_hidden_layers=meta["llama.block_count"],
-        num_attention_heads=heads, num_key_value_heads=kv_heads,
-        max_position_embeddings=meta["llama.context_length"],
-        rms_norm_eps=meta["llama.attention.layer_norm_rms_epsilon"], rope_theta=meta["llama.rope.freq_base"],
-        tie_word_embeddings=not any(t.name == "output.weight" for t in reader.tensors), attn_implementation="eager")
-    # The rotation's base moved between two versions of transformers: make sure that it arrived.
-    rope = getattr(config, "rope_parameters", None) or {"rope_theta": config.rope_theta}
-    assert rope["rope_theta"] == meta["llama.rope.freq_base"], rope
-
-    def unpermute(w, n):
-        # The conversion to GGUF interleaved the two halves that a rotation pairs.
-        return w.reshape(n, w.shape[0] // n // 2, 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
-
-    layer_names = {
-        "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-        "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
-        "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-    }
-    names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-    state = {}
-    for t in reader.tensors:
-        w = gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)
-        parts = t.name.split(".")
-        if parts[0] == "blk":
-            if parts[2] == "attn_q":
-                w = unpermute(w, heads)
-            elif parts[2] == "attn_k":
-                w = unpermute(w, kv_heads)
-            name = "model.layers.%s.%s.weight" % (parts[1], layer_names[parts[2]])
-        else:
-            name = names[parts[0]] + ".weight"
-        state[name] = torch.from_numpy(np.ascontiguousarray(w))
-    model = transformers.LlamaForCausalLM(config).to(torch.float32).eval()
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
-    model.tie_weights()
-    return model
+    arch = reader.fields["general.architecture"].contents()
+    meta = {k[len(arch) + 1:]: f.contents() for k, f in reader.fields.items() if k.startswith(arch + ".")}
+    meta.setdefault("vocab_size", len(reader.fields["tokenizer.ggml.tokens"].data))
+    tied = not any(t.name == "output.weight" for t in reader.tensors)
+    config = {"llama": llama_config, "gemma3": gemma3_config}[arch](meta, tied)
+    return oracle_models.load(arch, config, (
+        (t.name, gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float32)) for t in reader.tensors))
 
 
-def make_reference(path):
-    import gguf
+def make_reference(task, path):
     import importlib.metadata
     import torch
     import transformers
 
-    index = load_index()
-    model = reference_model(path)
-    with torch.no_grad(), open(VALUES, "wb") as out:
-        for text in index["texts"]:
-            logits = model(torch.tensor([text["ids"]])).logits[0].double()
-            logp = torch.log_softmax(logits, dim=-1)
-            top = torch.topk(logp, TOP, dim=-1)
-            for values, ids in zip(top.values, top.indices):
-                rest = math.log1p(-min(math.fsum(math.exp(v) for v in values.tolist()), 1 - 1e-12))
-                out.write(struct.pack("<%dH%dff" % (TOP, TOP), *ids.tolist(), *values.tolist(), rest))
-    index["reference"] = {
+    model, top, total, n = reference_model(path), task.top, 0.0, 0
+    with torch.no_grad(), open(task.values_path, "wb") as out:
+        for text in task.index["texts"]:
+            ids = text["ids"]
+            logits = model(torch.tensor([ids])).logits[0]
+            for i in range(text.get("first", 0), len(ids)):
+                logp = torch.log_softmax(logits[i].double(), dim=-1)
+                values, best = (x.tolist() for x in torch.topk(logp, top))
+                rest = math.log1p(-min(math.fsum(math.exp(v) for v in values), 1 - 1e-12))
+                out.write(task.record.pack(*best, *values, rest))
+                if i + 1 < len(ids):
+                    total -= logp[ids[i + 1]].item()
+                    n += 1
+            print("%d positions" % len(ids), flush=True)
+    task.index["reference"] = {
         "transformers": transformers.__version__, "torch": torch.__version__,
-        "gguf": importlib.metadata.version("gguf"),
-        "perplexity": perplexity_of_reference(model, index["texts"]),
+        "gguf": importlib.metadata.version("gguf"), "perplexity": math.exp(total / n),
     }
-    save_index(index)
+    task.save()
 
 
-def perplexity_of_reference(model, texts):
-    import torch
-    total, n = 0.0, 0
-    with torch.no_grad():
-        for text in texts:
-            logp = torch.log_softmax(model(torch.tensor([text["ids"]])).logits[0].double(), dim=-1)
-            for i, t in enumerate(text["ids"][1:]):
-                total -= logp[i, t].item()
-                n += 1
-    return math.exp(total / n)
-
-
-def make_peer(path):
+def make_peer(task, path):
     import llama_cpp
     import numpy as np
 
-    index = load_index()
-    record = struct.Struct("<%dH%dff" % (TOP, TOP))
+    top = task.top
     llm = llama_cpp.Llama(path, n_ctx=2048, n_batch=512, n_threads=2, n_threads_batch=2, logits_all=True, verbose=False)
     total, same, n = 0.0, 0, 0
-    with open(VALUES, "rb") as values:
-        for text in index["texts"]:
+    with open(task.values_path, "rb") as values:
+        for text in task.index["texts"]:
             llm.reset()
             llm.eval(text["ids"])
-            scores = np.array(llm.scores[:len(text["ids"])], dtype=np.float64)
-            for row in scores:
-                r = record.unpack(values.read(record.size))
-                ids, logp, rest = r[:TOP], r[TOP:2 * TOP], r[2 * TOP]
+            for i in range(text.get("first", 0), len(text["ids"])):
+                row = np.array(llm.scores[i], dtype=np.float64)
+                r = task.record.unpack(values.read(task.record.size))
+                ids, logp, rest = r[:top], r[top:2 * top], r[2 * top]
                 total += divergence(ids, logp, rest, row, np)
                 same += int(row.argmax()) == ids[0]
                 n += 1
-    index["peer"] = {
+    task.index["peer"] = {
         "llama_cpp_python": llama_cpp.__version__, "system": llama_cpp.llama_print_system_info().decode().strip(),
         "n_positions": n, "mean_kl": total / n, "same_argmax": same / n,
     }
-    save_index(index)
-    print(index["peer"])
+    task.save()
+    print(task.index["peer"])
 
 
 def divergence(ids, logp, rest, row, np):
@@ -206,4 +212,5 @@ def divergence(ids, logp, rest, row, np):
 
 
 if __name__ == "__main__":
-    {"tokens": make_tokens, "reference": make_reference, "peer": make_peer}[sys.argv[1]](sys.argv[2])
+    {"tokens": make_tokens, "reference": make_reference, "peer": make_peer}[sys.argv[2]](
+        TASKS[sys.argv[1]](), sys.argv[3])

@@ -368,7 +368,7 @@ def add_rope_divisors(m):
 
 def build(arch="llama", type="f32", layers=None, embd=64, heads=4, kv_heads=2, head_dim=None, ff=128, vocab=512,
           tokenizer="gpt2", pre="smollm", chat_template="chatml", ctx=2048, seed=1, tied=None, biases=False,
-          ascii=False, rope_base=10000.0, rope_dims=None, rope_linear=None, rope_freqs=False, rope_yarn=None,
+          ascii=False, rope_base=None, rope_dims=None, rope_linear=None, rope_freqs=False, rope_yarn=None,
           rope_long=None, ctx_orig=None, window=None, window_pattern=None, local_base=None, attn_softcap=None,
           final_softcap=None, name="tiny"):
     """A complete model.
@@ -388,7 +388,7 @@ def build(arch="llama", type="f32", layers=None, embd=64, heads=4, kv_heads=2, h
         raise ValueError("no such tokenizer: " + tokenizer)
     gemma = arch == "gemma3"
     for key, value in (("layers", 7 if gemma else 2), ("head_dim", embd // heads), ("tied", gemma),
-                       ("window", 48 if gemma else None), ("ctx_orig", ctx // 4)):
+                       ("window", 48 if gemma else None), ("rope_base", 1e6 if gemma else 10000.0), ("ctx_orig", ctx // 4)):
         if o[key] is None:
             o[key] = value
     o["rope_dims"] = rope_dims or o["head_dim"]
@@ -450,7 +450,7 @@ def main(argv):
     p.add_argument("--tied", action="store_true", default=None, help="no output.weight")
     p.add_argument("--biases", action="store_true", help="with biases on q, k and v")
     p.add_argument("--ascii", action="store_true", help="bytes other than printable ASCII are not likely")
-    p.add_argument("--rope-base", type=float, default=10000.0)
+    p.add_argument("--rope-base", type=float, help="default 10000, gemma3 1000000")
     p.add_argument("--rope-linear", type=float, metavar="FACTOR")
     p.add_argument("--rope-dims", type=int, help="rotated dimensions of a head")
     p.add_argument("--rope-yarn", type=float, metavar="FACTOR")
