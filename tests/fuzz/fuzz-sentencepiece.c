@@ -14,9 +14,9 @@
 
 /* By score, the best first; single characters are the last. */
 static const char *const pieces[] = {
-	(SPACE "the"), "the", "he", (SPACE "t"), "th", "abab", "ab", "ing", "in", "aaaa", "aa", (SPACE SPACE SPACE SPACE),
-	(SPACE SPACE), "ba", "\303\251t", ("n" SPACE), "bab", SPACE, "a", "b", "c", "d", "e", "g", "h", "i", "n", "t", "x", "\303\251",
-	"1", "2", "\344\270\226",
+	(SPACE "the"), "the", "he", (SPACE "t"), "th", "abab", "ab", "ing", "in", "aaaa", "aa",
+	(SPACE SPACE SPACE SPACE), (SPACE SPACE), "ba", "\303\251t", ("n" SPACE), "bab", SPACE,
+	"a", "b", "c", "d", "e", "g", "h", "i", "n", "t", "x", "\303\251", "1", "2", "\344\270\226",
 };
 
 static const char *const specials[] = { "<unk>", "<s>", "</s>", "<user thing>", "<end_of_turn>" };
@@ -168,7 +168,8 @@ static void check_merges(const struct token_list *ids, const uint8_t *text, size
 	}
 	FUZZ_CHECK(ids->n == n);
 	for (size_t i = 0; i < n; i++)
-		FUZZ_CHECK(ids->ids[i] == FIRST_PIECE + find_piece((const char *)text + start[i], start[i + 1] - start[i]));
+		FUZZ_CHECK(ids->ids[i] ==
+			   FIRST_PIECE + find_piece((const char *)text + start[i], start[i + 1] - start[i]));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
