@@ -414,9 +414,22 @@ static int default_socket(char **out)
 	return 0;
 }
 
+/* Milliseconds of the environment, for tests. */
+static int read_delay(const char *name, uint64_t *out_ns, struct diag *diag)
+{
+	const char *delay = getenv(name), *end;
+	uint64_t ms;
+
+	if (!delay || !delay[0])
+		return 0;
+	if (parse_digits(delay, 10, &end, &ms) || *end || ms > 60000)
+		return diag_set(diag, -EINVAL, "%s: \"%s\" is not within 0..60000", name, delay);
+	*out_ns = ms * 1000000;
+	return 0;
+}
+
 static int fill_defaults(struct config *c, struct diag *diag)
 {
-	const char *delay = getenv("KVD_TEST_STEP_DELAY_MS");
 	int r;
 
 	if (!c->socket) {
@@ -427,15 +440,11 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	/* Who a peer is comes from the kernel, so a system daemon may be open to all. */
 	if (c->socket_mode < 0)
 		c->socket_mode = geteuid() == 0 ? 0666 : 0600;
-	if (delay && delay[0]) {
-		const char *end;
-		uint64_t ms;
-
-		if (parse_digits(delay, 10, &end, &ms) || *end || ms > 60000)
-			return diag_set(diag, -EINVAL,
-					"KVD_TEST_STEP_DELAY_MS: \"%s\" is not within 0..60000", delay);
-		c->server.step_delay_ns = ms * 1000000;
-	}
+	r = read_delay("KVD_TEST_STEP_DELAY_MS", &c->server.step_delay_ns, diag);
+	if (!r)
+		r = read_delay("KVD_TEST_LOAD_DELAY_MS", &c->server.load_delay_ns, diag);
+	if (r)
+		return r;
 	c->server.socket_path = c->socket;
 	c->server.socket_mode = (mode_t)c->socket_mode;
 	c->server.models = (const char *const *)c->models;

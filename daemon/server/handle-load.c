@@ -38,6 +38,14 @@ static void refuse_load(struct session *s, const struct msg_load *m, int r)
 	}
 }
 
+static void tell_progress(struct session *s, uint64_t id, unsigned percent)
+{
+	struct codec_buf *buf = &s->server->send_buffer;
+
+	if (codec_encode_loading(buf, &(struct msg_loading){ .id = id, .percent = percent }) == 0)
+		connection_hint(&s->connection, buf->data, buf->n);
+}
+
 void handle_load(struct session *s, struct msg **msg)
 {
 	const struct msg_load *m = &(*msg)->load;
@@ -61,6 +69,8 @@ void handle_load(struct session *s, struct msg **msg)
 	}
 	fd_steal(s->received_fd);
 	s->n_queries++;
+	if (m->progress)
+		tell_progress(s, m->id, 0);
 	server_sessions_changed(s->server);
 }
 
@@ -68,13 +78,9 @@ void server_tell_progress(struct server *server)
 {
 	for (struct served_model *m = models_next(server->models, NULL); m; m = models_next(server->models, m)) {
 		struct session *s = m->asker.session ? server_session(server, m->asker.session) : NULL;
-		const struct msg_loading loading = {
-			.id = m->asker.message, .percent = atomic_load(&m->percent),
-		};
 
-		if (s && m->tell_progress && m->state == SERVED_LOADING &&
-		    codec_encode_loading(&server->send_buffer, &loading) == 0)
-			connection_hint(&s->connection, server->send_buffer.data, server->send_buffer.n);
+		if (s && m->tell_progress && m->state == SERVED_LOADING)
+			tell_progress(s, m->asker.message, atomic_load(&m->percent));
 	}
 }
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
@@ -370,7 +371,10 @@ int models_unload(struct served_model *m, bool now, const struct models_asker *a
 static bool on_progress(void *arg, uint64_t done, uint64_t total)
 {
 	struct served_model *m = arg;
+	uint64_t delay = m->models->config.config->load_delay_ns;
 
+	if (delay)
+		nanosleep(&(struct timespec){ (time_t)(delay / 1000000000), (long)(delay % 1000000000) }, NULL);
 	/* 100 is kept for "ready". */
 	atomic_store(&m->percent, total ? (unsigned)MIN(done / (total / 100 + 1), (uint64_t)99) : 0);
 	return !atomic_load(&m->giving_up);

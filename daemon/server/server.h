@@ -37,7 +37,7 @@ struct server_config {
 	uint32_t prefill_quantum;
 	uint32_t idle_exit_s;		/* 0: never */
 	bool no_cache;
-	uint64_t step_delay_ns;		/* tests */
+	uint64_t step_delay_ns, load_delay_ns;	/* tests: before each step, after each read of a model */
 	uint32_t max_sessions, max_queue;	/* in all */
 	uint32_t uid_sessions, uid_requests;	/* for each uid */
 	uint64_t uid_memory, uid_kv_memory;	/* for each uid, bytes; uid_kv_memory 0: no limit */

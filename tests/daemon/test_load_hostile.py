@@ -24,8 +24,23 @@ def d(daemons, several):
 
 
 @pytest.fixture
+def slow(daemons, several):
+    """One that takes a second to load the large model."""
+    return daemons("--model", several["small"], *MEMORY, env={"KVD_TEST_LOAD_DELAY_MS": "5"})
+
+
+@pytest.fixture
 def serves(d):
     """The answer is the same before and after; no descriptor stays."""
+    yield from serves_on(d)
+
+
+@pytest.fixture
+def serves_slowly(slow):
+    yield from serves_on(slow)
+
+
+def serves_on(d):
     with d.client() as c:
         before = c.generate("serve", n=8, ignore_eos=True).ids
         fds = d.fds()
@@ -146,8 +161,8 @@ def test_names(serves, several, name):
         assert e.value.code == 2 and e.value.field == "name"
 
 
-def test_too_many_loads_of_one_session(serves, large_model):
-    with serves.client() as c:
+def test_too_many_loads_of_one_session(serves_slowly, large_model):
+    with serves_slowly.client() as c:
         rids = [c.load(large_model, f"m{i}", wait=False) for i in range(20)]
         codes = []
         for rid in rids[15:]:
@@ -155,7 +170,7 @@ def test_too_many_loads_of_one_session(serves, large_model):
                 c.reply(rid)
             codes.append(e.value.code)
         assert set(codes) <= {4, 6}
-    serves.until(lambda: serves.models() == {"small": "ready"}, "all are given up")
+    serves_slowly.until(lambda: serves_slowly.models() == {"small": "ready"}, "all are given up")
 
 
 # --- files that change -----------------------------------------------------------------------------
@@ -172,24 +187,24 @@ def test_truncated_at_every_place(serves, several, directory):
             assert e.value.code == 16 and e.value.fields["message"], n
 
 
-def test_cut_while_it_loads(serves, large_model, directory):
+def test_cut_while_it_loads(serves_slowly, large_model, directory):
     path = directory / "large.gguf"
     shutil.copy(large_model, path)
-    with serves.client() as c:
+    with serves_slowly.client() as c:
         rid = c.load(path, "large", wait=False)
-        serves.until(lambda: serves.models().get("large") == "loading", "the load has begun")
+        serves_slowly.until(lambda: serves_slowly.models().get("large") == "loading", "the load has begun")
         os.truncate(path, 100000)
         with pytest.raises(k.Refused) as e:
             c.reply(rid)
         assert e.value.code == 16
 
 
-def test_replaced_or_removed_while_it_loads(d, several, large_model, directory):
+def test_replaced_or_removed_while_it_loads(slow, several, large_model, directory):
     path = directory / "large.gguf"
     shutil.copy(large_model, path)
-    with d.client() as c:
+    with slow.client() as c:
         rid = c.load(path, "large", wait=False)
-        d.until(lambda: d.models().get("large") == "loading", "the load has begun")
+        slow.until(lambda: slow.models().get("large") == "loading", "the load has begun")
         os.rename(shutil.copy(several["other"], directory / "new.gguf"), path)
         os.unlink(path)
         c.reply(rid)
@@ -240,13 +255,13 @@ def test_overwritten_while_it_loads(serves, several, directory):
 
 # --- clients that go -------------------------------------------------------------------------------
 
-def test_a_client_killed_during_its_load(serves, large_model):
-    child = subprocess.Popen([BUILD / "bin/kvctl", "--socket", serves.socket, "load", large_model],
+def test_a_client_killed_during_its_load(serves_slowly, large_model):
+    child = subprocess.Popen([BUILD / "bin/kvctl", "--socket", serves_slowly.socket, "load", large_model],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    serves.until(lambda: "large" in serves.models(), "it loads")
+    serves_slowly.until(lambda: "large" in serves_slowly.models(), "it loads")
     child.kill()
     child.wait()
-    serves.until(lambda: serves.models() == {"small": "ready"}, "the load is given up")
+    serves_slowly.until(lambda: serves_slowly.models() == {"small": "ready"}, "the load is given up")
 
 
 # --- users ------------------------------------------------------------------------------------------
@@ -324,14 +339,14 @@ def test_the_file_needs_no_rights_of_the_daemon(several, directory):
 
 # --- kvctl -------------------------------------------------------------------------------------------
 
-def test_ctrl_c_gives_the_load_up(serves, large_model):
-    child = subprocess.Popen([BUILD / "bin/kvctl", "--socket", serves.socket, "load", large_model],
+def test_ctrl_c_gives_the_load_up(serves_slowly, large_model):
+    child = subprocess.Popen([BUILD / "bin/kvctl", "--socket", serves_slowly.socket, "load", large_model],
                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    serves.until(lambda: "large" in serves.models(), "it loads")
+    serves_slowly.until(lambda: "large" in serves_slowly.models(), "it loads")
     child.send_signal(2)
     out, err = child.communicate(timeout=20 * PATIENCE)
     assert (child.returncode, out, err) == (130, b"", b"")
-    serves.until(lambda: serves.models() == {"small": "ready"}, "the load is given up")
+    serves_slowly.until(lambda: serves_slowly.models() == {"small": "ready"}, "the load is given up")
 
 
 def test_ctrl_c_leaves_an_unload_alone(daemons, several):

@@ -9,6 +9,7 @@ from tinymodels import KINDS
 
 PROMPT = "The quick brown fox jumps over the lazy dog, and the river runs under the bridge. "
 MEMORY = ("--kv-memory", "64M", "--threads", "2")
+SLOW_LOADS = {"KVD_TEST_LOAD_DELAY_MS": "5"}       # a second for the large model
 
 
 def args_of(several, *names):
@@ -122,7 +123,7 @@ def test_two_files_of_one_name_are_refused(daemons, several, directory):
 
 def test_requests_wait_for_a_model_that_loads(daemons, several, alone, large_model):
     """Requests for a loading model wait; others are served meanwhile."""
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     with d.client() as loader, d.client() as c:
         large = loader.load(large_model, "large", wait=False)
         late = loader.load(several["other"], "other", wait=False)
@@ -137,7 +138,7 @@ def test_requests_wait_for_a_model_that_loads(daemons, several, alone, large_mod
 
 
 def test_loading_does_not_disturb_who_generates(daemons, several, alone, large_model):
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     with d.client() as c, d.client() as loader:
         rid = c.submit(PROMPT, n=60, ignore_eos=True, logprobs=0)
         load = loader.load(large_model, "large", wait=False)
@@ -148,7 +149,7 @@ def test_loading_does_not_disturb_who_generates(daemons, several, alone, large_m
 
 
 def test_progress(daemons, large_model):
-    d = daemons(*MEMORY)
+    d = daemons(*MEMORY, env=SLOW_LOADS)
     with d.client() as c:
         rid = c.load(large_model, "large", wait=False, progress=True)
         c.reply(rid)
@@ -160,7 +161,7 @@ def test_progress(daemons, large_model):
 
 
 def test_names_are_unique(daemons, several, large_model):
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     with d.client() as c:
         first = c.load(large_model, "x", wait=False)
         for name in ("small", "x"):
@@ -187,7 +188,7 @@ def test_sixteen_models_and_no_more(daemons, several):
 # --- giving up ------------------------------------------------------------------------------
 
 def test_a_client_that_goes_gives_up_its_loads(daemons, several, large_model):
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     memory = d.memory()
     c = d.client()
     c.load(large_model, "large", wait=False)
@@ -200,7 +201,7 @@ def test_a_client_that_goes_gives_up_its_loads(daemons, several, large_model):
 
 
 def test_cancel_gives_up_a_load(daemons, several, large_model):
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     with d.client() as c:
         rid = c.load(large_model, "large", wait=False)
         other = c.load(several["other"], "other", wait=False)
@@ -218,7 +219,7 @@ def test_cancel_gives_up_a_load(daemons, several, large_model):
 
 
 def test_unload_gives_up_a_load(daemons, large_model):
-    d = daemons(*MEMORY)
+    d = daemons(*MEMORY, env=SLOW_LOADS)
     with d.client() as c, d.client() as other:
         rid = c.load(large_model, "large", wait=False)
         d.until(lambda: d.models() == {"large": "loading"}, "the load has begun")
@@ -231,7 +232,7 @@ def test_unload_gives_up_a_load(daemons, large_model):
 
 def test_unload_of_what_the_configuration_names(daemons, several, large_model, alone):
     """That a model of the configuration was unloaded before it was there is no failure to start."""
-    d = daemons("--model", large_model, *args_of(several, "small"), *MEMORY, wait=False)
+    d = daemons("--model", large_model, *args_of(several, "small"), *MEMORY, env=SLOW_LOADS, wait=False)
     d.until(lambda: d.socket.exists(), "it listens")
     with d.client() as c:
         c.call(k.UNLOAD, {"model": "large"})
@@ -241,7 +242,7 @@ def test_unload_of_what_the_configuration_names(daemons, several, large_model, a
 
 
 def test_stopping_while_loading(daemons, several, large_model):
-    d = daemons(*args_of(several, "small"), *MEMORY)
+    d = daemons(*args_of(several, "small"), *MEMORY, env=SLOW_LOADS)
     c = d.client()
     rid = c.load(large_model, "large", wait=False)
     waiting = c.submit("abc", model="large", n=3)

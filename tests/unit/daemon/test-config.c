@@ -223,6 +223,9 @@ static void test_refusals(void **state)
 	setenv("KVD_TEST_STEP_DELAY_MS", "soon", 1);
 	refused(ARGS("--model", "m"), "KVD_TEST_STEP_DELAY_MS");
 	unsetenv("KVD_TEST_STEP_DELAY_MS");
+	setenv("KVD_TEST_LOAD_DELAY_MS", "60001", 1);
+	refused(ARGS("--model", "m"), "KVD_TEST_LOAD_DELAY_MS");
+	unsetenv("KVD_TEST_LOAD_DELAY_MS");
 }
 
 static void test_file(void **state)
