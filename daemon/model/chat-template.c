@@ -1,275 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ChatML:
- *
- *     [BOS] [<|im_start|>system\nDEFAULT<|im_end|>\n]
- *     ( <|im_start|>ROLE\nCONTENT<|im_end|>\n )*
- *     <|im_start|>assistant\n
- *
- * where the default system message stands only before conversations that do not
- * begin with one.
- *
- * A template is recognised by what it does, not by how it is written: it is
- * evaluated on every sequence of roles up to MAX_SHAPE messages with unknown
- * contents (jinja-eval.h), and has to print exactly this.  What is printed can
- * depend on roles and on being first or last only, and five messages hold every
- * combination of these (first, last, and three roles between), so a template
- * that passes prints the same for every conversation.
+ * Rendering: the strings of the format and the contents go one behind the other;
+ * markers and BOS and EOS of the format are pushed as ids, and what lies between two
+ * of them is tokenised as one text without control tokens, since a word may reach
+ * from the format into a content.
  */
 #include "daemon/model/chat-template.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/model/chat-shape.h"
 #include "daemon/model/jinja-eval.h"
-#include "daemon/model/jinja-lexer.h"
-#include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
-
-#define IM_START "<|im_start|>"
-#define IM_END "<|im_end|>"
-
-#define MAX_SHAPE 5
-#define BUFFER_SIZE (4 * (size_t)JINJA_MAX_SOURCE)
-_Static_assert(MAX_SHAPE <= JINJA_MAX_MESSAGES, "a shape is a conversation");
-
-static const char *const roles[] = { "system", "user", "assistant" };
-
-#define N_ROLES ARRAY_SIZE(roles)
+#include "ipc/base/utf8.h"
 
 struct chat_template {
-	bool known;
-	bool bos;		/* the prompt begins with BOS */
-	int32_t im_start, im_end;
-	char *system;		/* the default system message, NULL: none */
-	size_t n_system;
+	struct chat_shape shape;
+	int32_t markers[CHAT_MAX_MARKERS];	/* ids of the format's, -1: it is text here */
 };
-
-/* What recognition works on. */
-struct recognition {
-	struct jinja_source source;
-	struct jinja_buffer out, heap, expected;
-	char *bos, *eos;
-	size_t n_steps;		/* of all evaluations */
-	const char *prefix;	/* text before the first turn; one of "" and bos */
-	char *head;		/* text before the first turn where the first role is not system */
-	size_t n_head;
-};
-
-static void recognition_deinit(struct recognition *c)
-{
-	jinja_source_deinit(&c->source);
-	free(c->out.data);
-	free(c->heap.data);
-	free(c->expected.data);
-	free(c->bos);
-	free(c->eos);
-	free(c->head);
-}
-
-static bool put(struct jinja_buffer *b, const char *text, size_t n)
-{
-	if (n > b->size - b->n)
-		return false;
-	memcpy(b->data + b->n, text, n);
-	b->n += n;
-	return true;
-}
-
-static bool put_string(struct jinja_buffer *b, const char *text)
-{
-	return put(b, text, strlen(text));
-}
-
-/* The turns of a conversation as ChatML has them. */
-static bool put_turns(struct jinja_buffer *b, const char *const *conversation, size_t n)
-{
-	bool ok = true;
-
-	for (size_t i = 0; i < n; i++)
-		ok = ok && put_string(b, IM_START) && put_string(b, conversation[i]) && put_string(b, "\n") &&
-		     put(b, JINJA_CONTENT(i), 3) && put_string(b, IM_END "\n");
-	return ok && put_string(b, IM_START "assistant\n");
-}
-
-static int evaluate(struct recognition *c, const char *const *conversation, size_t n, bool none_given)
-{
-	struct jinja_input input = { .roles = conversation, .n_messages = n, .bos = c->bos, .eos = c->eos,
-				     .n_steps = &c->n_steps, .none_given = none_given };
-
-	return jinja_eval(&c->source, &input, &c->out, &c->heap);
-}
-
-/* Evaluates a conversation of one message and cuts the turn off; the rest is its head. */
-static int evaluate_head(struct recognition *c, const char *role)
-{
-	int r = evaluate(c, &role, 1, false);
-
-	if (r)
-		return r;
-	c->expected.n = 0;
-	if (!put_turns(&c->expected, &role, 1) || c->out.n < c->expected.n)
-		return JINJA_E_UNSUPPORTED;
-	c->out.n -= c->expected.n;
-	return memcmp(c->out.data + c->out.n, c->expected.data, c->expected.n) ? JINJA_E_UNSUPPORTED : 0;
-}
-
-static bool equals(const struct jinja_buffer *b, const char *text)
-{
-	return b->n == strlen(text) && memcmp(b->data, text, b->n) == 0;
-}
-
-/* Learns what stands before the first turn. */
-static int learn_heads(struct recognition *c)
-{
-	int r = evaluate_head(c, "system");
-
-	if (r)
-		return r;
-	if (equals(&c->out, ""))
-		c->prefix = "";
-	else if (c->bos && equals(&c->out, c->bos))
-		c->prefix = c->bos;
-	else
-		return JINJA_E_UNSUPPORTED;
-	r = evaluate_head(c, "user");
-	if (r)
-		return r;
-	c->n_head = c->out.n;
-	c->head = malloc(c->n_head + 1);
-	if (!c->head)
-		return -ENOMEM;
-	memcpy(c->head, c->out.data, c->n_head);
-	return 0;
-}
-
-/* Whether the template prints what is expected for one conversation. */
-static int check_shape(struct recognition *c, const char *const *conversation, size_t n, bool none_given)
-{
-	bool own_system = strcmp(conversation[0], "system") == 0;
-	int r = evaluate(c, conversation, n, none_given);
-
-	if (r)
-		return r;
-	c->expected.n = 0;
-	if (!(own_system ? put_string(&c->expected, c->prefix) : put(&c->expected, c->head, c->n_head)) ||
-	    !put_turns(&c->expected, conversation, n))
-		return JINJA_E_UNSUPPORTED;
-	if (c->out.n != c->expected.n || memcmp(c->out.data, c->expected.data, c->out.n))
-		return JINJA_E_UNSUPPORTED;
-	return 0;
-}
-
-static int check_all_shapes(struct recognition *c)
-{
-	for (size_t n = 1, count = N_ROLES; n <= MAX_SHAPE; n++, count *= N_ROLES)
-		for (size_t k = 0; k < 2 * count; k++) {
-			const char *conversation[MAX_SHAPE];
-			int r;
-
-			for (size_t i = 0, rest = k / 2; i < n; i++, rest /= N_ROLES)
-				conversation[i] = roles[rest % N_ROLES];
-			r = check_shape(c, conversation, n, k % 2);
-			if (r)
-				return r;
-		}
-	return 0;
-}
-
-/* The text of a token for the template, NULL if there is none. */
-static int token_text(const struct tokenizer *t, int32_t id, char **out)
-{
-	size_t n;
-	const uint8_t *bytes = tokenizer_bytes(t, id, &n);
-
-	if (n == 0 || memchr(bytes, '\0', n))
-		return 0;
-	*out = strndup((const char *)bytes, n);
-	return *out ? 0 : -ENOMEM;
-}
-
-static bool buffer_init(struct jinja_buffer *b)
-{
-	b->data = malloc(BUFFER_SIZE);
-	b->size = BUFFER_SIZE;
-	return b->data;
-}
-
-static int recognition_init(struct recognition *c, const struct tokenizer *t, const char *text, size_t n)
-{
-	int r;
-
-	if (!buffer_init(&c->out) || !buffer_init(&c->heap) || !buffer_init(&c->expected))
-		return -ENOMEM;
-	r = token_text(t, tokenizer_bos(t), &c->bos);
-	if (r == 0)
-		r = token_text(t, tokenizer_eos(t), &c->eos);
-	return r ? r : jinja_source_init(&c->source, text, n);
-}
-
-static bool has_control(const struct tokenizer *t, const struct token_list *l)
-{
-	for (size_t i = 0; i < l->n; i++)
-		if (tokenizer_is_control(t, l->ids[i]))
-			return true;
-	return false;
-}
-
-/* Takes the default system message out of the head: "PREFIX<|im_start|>system\nTEXT<|im_end|>\n". */
-static int take_system(struct chat_template *c, const struct recognition *from, const struct tokenizer *t)
-{
-	static const char open[] = IM_START "system\n", close[] = IM_END "\n";
-	size_t n_prefix = strlen(from->prefix), n_open = sizeof(open) - 1, n_close = sizeof(close) - 1;
-	struct token_list ids = { 0 };
-	const char *text;
-	size_t n;
-	int r;
-
-	if (from->n_head < n_prefix || memcmp(from->head, from->prefix, n_prefix))
-		return JINJA_E_UNSUPPORTED;
-	text = from->head + n_prefix;
-	n = from->n_head - n_prefix;
-	if (n == 0)
-		return 0;
-	if (n < n_open + n_close || memcmp(text, open, n_open) || memcmp(text + n - n_close, close, n_close))
-		return JINJA_E_UNSUPPORTED;
-	text += n_open;
-	n -= n_open + n_close;
-	/* No content of ours, and no control token either: it is rendered as content. */
-	if (memchr(text, JINJA_CONTENT(0)[0], n))
-		return JINJA_E_UNSUPPORTED;
-	r = tokenizer_encode(t, text, n, TOKENIZE_SPECIAL, &ids);
-	if (r == 0 && has_control(t, &ids))
-		r = JINJA_E_UNSUPPORTED;
-	free(ids.ids);
-	if (r)
-		return r;
-	c->system = strndup(text, n);
-	c->n_system = n;
-	return c->system ? 0 : -ENOMEM;
-}
-
-static int recognise(struct chat_template *c, const struct tokenizer *t, const char *text, size_t n)
-{
-	struct recognition work = { 0 };
-	int r;
-
-	c->im_start = tokenizer_control_id(t, IM_START);
-	c->im_end = tokenizer_control_id(t, IM_END);
-	if (c->im_start < 0 || c->im_end < 0 || n == 0)
-		return JINJA_E_UNSUPPORTED;
-	r = recognition_init(&work, t, text, n);
-	if (r == 0)
-		r = learn_heads(&work);
-	if (r == 0)
-		r = check_all_shapes(&work);
-	if (r == 0)
-		r = take_system(c, &work, t);
-	if (r == 0)
-		c->bos = *work.prefix;
-	recognition_deinit(&work);
-	return r;
-}
 
 int chat_template_new(struct chat_template **out, const struct tokenizer *t, const char *text, size_t n)
 {
@@ -278,12 +27,16 @@ int chat_template_new(struct chat_template **out, const struct tokenizer *t, con
 
 	if (!c)
 		return -ENOMEM;
-	r = recognise(c, t, text, n);
+	r = chat_shape_init(&c->shape, t, text, n);
 	if (r < 0) {
 		chat_template_free(c);
 		return r;
 	}
-	c->known = r == 0;
+	for (size_t i = 0; i < CHAT_MAX_MARKERS; i++) {
+		const char *name = c->shape.format ? c->shape.format->markers[i] : NULL;
+
+		c->markers[i] = name ? tokenizer_control_id(t, name) : -1;
+	}
 	*out = c;
 	return 0;
 }
@@ -292,118 +45,298 @@ void chat_template_free(struct chat_template *c)
 {
 	if (!c)
 		return;
-	free(c->system);
+	chat_shape_deinit(&c->shape);
 	free(c);
 }
 
 const char *chat_template_name(const struct chat_template *c)
 {
-	return c->known ? "chatml" : NULL;
+	return c->shape.format ? c->shape.format->name : NULL;
 }
 
-/* Role, line end and text go together: a word may reach across. */
-static int render_text(const struct tokenizer *t, const char *role, const char *text, size_t n,
-		       struct token_list *out)
-{
-	size_t n_role = strlen(role);
-	_cleanup_(freep) char *joined = NULL;
+/* One call of chat_template_render(). */
+struct prompt {
+	const struct chat_template *c;
+	const struct tokenizer *t;
+	char *text;		/* what was not tokenised yet */
+	size_t n, capacity;
+	bool after_marker;	/* it comes behind a marker */
+	struct token_list *out;
+};
 
-	if (n > TOKENIZER_MAX_TEXT)
-		return -EINVAL;
-	joined = malloc(n_role + 1 + n);
-	if (!joined)
-		return -ENOMEM;
-	memcpy(joined, role, n_role);
-	joined[n_role] = '\n';
+static int put_text(struct prompt *p, const char *text, size_t n)
+{
+	if (n > p->capacity - p->n) {
+		size_t capacity = p->capacity ? p->capacity : 256;
+		char *grown;
+
+		while (capacity - p->n < n) {
+			if (capacity > TOKENIZER_MAX_TEXT)
+				return -EINVAL;
+			capacity *= 2;
+		}
+		grown = realloc(p->text, capacity);
+		if (!grown)
+			return -ENOMEM;
+		p->text = grown;
+		p->capacity = capacity;
+	}
 	if (n)
-		memcpy(joined + n_role + 1, text, n);
-	return tokenizer_encode(t, joined, n_role + 1 + n, 0, out);
+		memcpy(p->text + p->n, text, n);
+	p->n += n;
+	return 0;
 }
 
-/* The ids as they are; returns 0 and sets *ended if they bring the end of the turn. */
-static int render_ids(const struct chat_template *c, const struct tokenizer *t, const struct chat_message *m,
-		      struct token_list *out, bool *ended)
+static bool is_space(char c)
 {
-	int r = render_text(t, m->role, NULL, 0, out);
+	return c == ' ' || (c >= '\t' && c <= '\r');
+}
 
-	for (size_t i = 0; r == 0 && i < m->n; i++)
-		r = token_list_push(out, m->ids[i]);
-	*ended = m->n > 0 && m->ids[m->n - 1] == c->im_end;
+/*
+ * Where the tokenizer puts a space in front of a text by itself, the format's own
+ * one behind a marker is that space.
+ */
+static size_t skipped_spaces(const struct prompt *p)
+{
+	size_t k = 0;
+
+	if (!p->after_marker || !tokenizer_adds_space(p->t))
+		return 0;
+	if (!p->c->shape.format->spaces_skipped)
+		return p->n > 0 && p->text[0] == ' ';
+	while (k < p->n && is_space(p->text[k]))
+		k++;
+	return k;
+}
+
+/* Tokenises what is waiting. */
+static int flush(struct prompt *p)
+{
+	size_t k = skipped_spaces(p);
+	int r = p->n > k ? tokenizer_encode(p->t, p->text + k, p->n - k, 0, p->out) : 0;
+
+	p->n = 0;
 	return r;
 }
 
-static int render_message(const struct chat_template *c, const struct tokenizer *t,
-			  const struct chat_message *m, struct token_list *out)
+static int put_id(struct prompt *p, int32_t id, bool marker)
 {
-	bool ended = false;
-	int r = token_list_push(out, c->im_start);
+	int r = flush(p);
 
-	if (r == 0)
-		r = m->ids ? render_ids(c, t, m, out, &ended) : render_text(t, m->role, m->text, m->n, out);
-	if (r == 0 && !ended)
-		r = token_list_push(out, c->im_end);
-	return r ? r : tokenizer_encode(t, "\n", 1, 0, out);
+	p->after_marker = marker;
+	return r ? r : token_list_push(p->out, id);
 }
 
-static int render_all(const struct chat_template *c, const struct tokenizer *t,
-		      const struct chat_message *messages, size_t n, struct token_list *out)
+/*
+ * The control token that a string of the table begins with: its id, and how many
+ * bytes it takes there.  -1: it begins with text.
+ */
+static int32_t token_at(const struct prompt *p, const char *text, size_t *n)
 {
-	struct chat_message system = { .role = "system", .text = c->system, .n = c->n_system };
+	*n = 1;
+	if (*text == CHAT_BOS[0])
+		return tokenizer_bos(p->t);
+	if (*text == CHAT_EOS[0])
+		return tokenizer_eos(p->t);
+	for (size_t i = 0; i < CHAT_MAX_MARKERS; i++) {
+		const char *name = p->c->shape.format->markers[i];
+
+		if (p->c->markers[i] < 0 || strncmp(text, name, strlen(name)) != 0)
+			continue;
+		*n = strlen(name);
+		return p->c->markers[i];
+	}
+	return -1;
+}
+
+static int put_string(struct prompt *p, const char *text)
+{
 	int r = 0;
 
-	if (c->bos)
-		r = token_list_push(out, tokenizer_bos(t));
-	if (r == 0 && c->system && strcmp(messages[0].role, "system"))
-		r = render_message(c, t, &system, out);
+	while (r == 0 && *text) {
+		size_t n;
+		int32_t id = token_at(p, text, &n);
+
+		if (id < 0)
+			r = put_text(p, text, n);
+		else
+			r = put_id(p, id, *text != CHAT_BOS[0] && *text != CHAT_EOS[0]);
+		text += n;
+	}
+	return r;
+}
+
+/* The string behind its first control token. */
+static const char *behind_first_token(const struct prompt *p, const char *text, int32_t *id)
+{
+	size_t n = 0;
+
+	for (*id = -1; *text && *id < 0; text += n)
+		*id = token_at(p, text, &n);
+	return text;
+}
+
+/* What Python's str.strip() takes for white space. */
+static bool is_stripped(uint32_t cp)
+{
+	return (cp >= 0x09 && cp <= 0x0d) || (cp >= 0x1c && cp <= 0x20) || cp == 0x85 || cp == 0xa0 || cp == 0x1680 ||
+	       (cp >= 0x2000 && cp <= 0x200a) || cp == 0x2028 || cp == 0x2029 || cp == 0x202f || cp == 0x205f ||
+	       cp == 0x3000;
+}
+
+/* The bytes of the white space character that text begins with, 0 if with none. */
+static size_t leading_space(const char *text, size_t n)
+{
+	uint32_t cp;
+	int len = n ? utf8_decode((const uint8_t *)text, n, &cp) : 0;
+
+	return len > 0 && is_stripped(cp) ? (size_t)len : 0;
+}
+
+static size_t trailing_space(const char *text, size_t n)
+{
+	for (size_t k = 1; k <= 3 && k <= n; k++)
+		if ((text[n - k] & 0xc0) != 0x80)
+			return leading_space(text + n - k, k) == k ? k : 0;
+	return 0;
+}
+
+static int put_content(struct prompt *p, const struct chat_message *m, unsigned stripped)
+{
+	const char *text = m->text;
+	size_t n = m->n, k;
+
+	while ((stripped & JINJA_LEFT) && (k = leading_space(text, n)) > 0) {
+		text += k;
+		n -= k;
+	}
+	while ((stripped & JINJA_RIGHT) && (k = trailing_space(text, n)) > 0)
+		n -= k;
+	return put_text(p, text, n);
+}
+
+/* The ids as they are; the end of the turn may be among them. */
+static int put_ids(struct prompt *p, const struct chat_message *m, const char *close)
+{
+	int r = flush(p);
+	int32_t end;
+	const char *rest = behind_first_token(p, close, &end);
+
+	p->after_marker = false;
+	for (size_t i = 0; r == 0 && i < m->n; i++)
+		r = token_list_push(p->out, m->ids[i]);
+	if (r == 0 && end >= 0 && m->n > 0 && m->ids[m->n - 1] == end)
+		close = rest;
+	return r ? r : put_string(p, close);
+}
+
+static int put_message(struct prompt *p, const struct chat_message *messages, const enum chat_role *roles, size_t n,
+		       size_t i)
+{
+	const struct chat_shape *s = &p->c->shape;
+	const struct chat_turn *turn = &s->format->turns[roles[i]], *system = s->format->turns;
+	unsigned stripped = s->stripped[roles[i]];
+	size_t into;
+	bool folds = chat_shape_folds(s, roles, n, &into);
+	int r;
+
+	if (folds && i == 0)
+		return 0;
+	/* A reply follows what the prompt for it ended with. */
+	if (messages[i].ids && roles[i] == CHAT_ASSISTANT) {
+		r = put_string(p, s->format->reply);
+		return r ? r : put_ids(p, &messages[i], turn->close);
+	}
+	r = put_string(p, turn->open);
+	if (folds && i == into) {
+		r = r ? r : put_string(p, system->open);
+		r = r ? r : put_content(p, &messages[0], s->stripped[CHAT_SYSTEM]);
+		r = r ? r : put_string(p, system->close);
+		stripped = s->stripped_folded;
+	}
+	if (i == 0 && roles[0] == CHAT_SYSTEM)
+		r = r ? r : put_text(p, s->lead, strlen(s->lead));
+	if (r)
+		return r;
+	if (messages[i].ids)
+		return put_ids(p, &messages[i], turn->close);
+	r = put_content(p, &messages[i], stripped);
+	return r ? r : put_string(p, turn->close);
+}
+
+static int put_all(struct prompt *p, const struct chat_message *messages, const enum chat_role *roles, size_t n)
+{
+	const struct chat_shape *s = &p->c->shape;
+	const struct chat_turn *system = &s->format->turns[CHAT_SYSTEM];
+	int r = 0;
+
+	if (s->bos)
+		r = put_id(p, tokenizer_bos(p->t), false);
+	if (s->system && roles[0] != CHAT_SYSTEM) {
+		r = r ? r : put_string(p, system->open);
+		r = r ? r : put_text(p, s->system, strlen(s->system));
+		r = r ? r : put_string(p, system->close);
+	}
 	for (size_t i = 0; r == 0 && i < n; i++)
-		r = render_message(c, t, &messages[i], out);
-	if (r == 0)
-		r = token_list_push(out, c->im_start);
-	return r ? r : render_text(t, "assistant", NULL, 0, out);
+		r = put_message(p, messages, roles, n, i);
+	r = r ? r : put_string(p, s->format->reply);
+	return r ? r : flush(p);
 }
 
-static bool is_role(const char *role)
+static int check_message(const struct tokenizer *t, const struct chat_message *m, size_t i, struct diag *diag)
 {
-	for (size_t i = 0; i < N_ROLES; i++)
-		if (strcmp(role, roles[i]) == 0)
-			return true;
-	return false;
+	if (!m->ids && m->n > TOKENIZER_MAX_TEXT)
+		return diag_set(diag, -EINVAL, "messages[%zu].content: too long", i);
+	for (size_t k = 0; m->ids && k < m->n; k++)
+		if (m->ids[k] < 0 || (uint32_t)m->ids[k] >= tokenizer_n_vocab(t))
+			return diag_set(diag, -EINVAL, "messages[%zu]: %d is no token", i, m->ids[k]);
+	return 0;
 }
 
-static int check_messages(const struct tokenizer *t, const struct chat_message *messages, size_t n,
-			  struct diag *diag)
+/* Fills roles, and checks all that the caller gave. */
+static int check_messages(const struct chat_template *c, const struct tokenizer *t,
+			  const struct chat_message *messages, size_t n, enum chat_role *roles, struct diag *diag)
 {
-	if (n == 0)
-		return diag_set(diag, -EINVAL, "messages: empty");
+	const char *why;
+	size_t at;
+
 	for (size_t i = 0; i < n; i++) {
-		const struct chat_message *m = &messages[i];
+		int r = check_message(t, &messages[i], i, diag);
 
-		if (!is_role(m->role))
+		if (r < 0)
+			return r;
+		if (!chat_role_find(messages[i].role, &roles[i]))
 			return diag_set(diag, -EINVAL,
 					"messages[%zu].role: unknown role \"%.64s\"; known are system, user "
 					"and assistant",
-					i, m->role);
-		if (!m->ids && m->n > TOKENIZER_MAX_TEXT)
-			return diag_set(diag, -EINVAL, "messages[%zu].content: too long", i);
-		for (size_t k = 0; m->ids && k < m->n; k++)
-			if (m->ids[k] < 0 || (uint32_t)m->ids[k] >= tokenizer_n_vocab(t))
-				return diag_set(diag, -EINVAL, "messages[%zu]: %d is no token", i, m->ids[k]);
+					i, messages[i].role);
+		if (messages[i].ids && roles[i] == CHAT_SYSTEM && c->shape.format->system != CHAT_SYSTEM_TURN)
+			return diag_set(diag, -EINVAL, "messages[%zu]: the system message has to be text here", i);
 	}
-	return 0;
+	why = chat_shape_refuses(&c->shape, roles, n, &at);
+	return why ? diag_set(diag, -EINVAL, "messages[%zu].role: %s", at, why) : 0;
 }
 
 int chat_template_render(const struct chat_template *c, const struct tokenizer *t,
 			 const struct chat_message *messages, size_t n_messages,
 			 struct token_list *out, struct diag *diag)
 {
+	_cleanup_(freep) enum chat_role *roles = NULL;
+	struct prompt p = { .c = c, .t = t, .out = out };
 	size_t before = out->n;
 	int r;
 
-	if (!c->known)
+	if (!c->shape.format)
 		return CHAT_E_UNKNOWN;
-	r = check_messages(t, messages, n_messages, diag);
+	if (n_messages == 0)
+		return diag_set(diag, -EINVAL, "messages: empty");
+	roles = calloc(n_messages, sizeof(*roles));
+	if (!roles)
+		return -ENOMEM;
+	r = check_messages(c, t, messages, n_messages, roles, diag);
 	if (r == 0)
-		r = render_all(c, t, messages, n_messages, out);
+		r = put_all(&p, messages, roles, n_messages);
+	free(p.text);
 	if (r < 0)
 		out->n = before;
 	return r;

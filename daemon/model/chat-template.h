@@ -2,7 +2,9 @@
 /*
  * chat-template.h - messages to token ids.
  *
- * The model's template is recognised from its text; ChatML is known so far.
+ * The model's template is recognised by what it prints (chat-recognise.c); the
+ * families of chat-format.c are known.  Replies that hold reasoning are rendered
+ * whole, also where a template would leave it out of earlier turns.
  * Control tokens come from the template alone: message content is tokenised
  * without TOKENIZE_SPECIAL, so content cannot forge a turn.  A reply that the
  * model generated may be given back as its ids, so that the next turn's prompt
@@ -34,13 +36,13 @@ struct chat_message {
 /* text: the GGUF's tokenizer.chat_template.  Never fails for an unknown template. */
 int chat_template_new(struct chat_template **out, const struct tokenizer *t, const char *text, size_t n);
 void chat_template_free(struct chat_template *c);
-/* "chatml", or NULL when not recognised. */
+/* "chatml", "gemma", "llama3", ..., or NULL when not recognised. */
 const char *chat_template_name(const struct chat_template *c);
 
 /*
  * Appends the prompt for the messages, ending where the assistant's reply
- * begins.  0; CHAT_E_UNKNOWN; -EINVAL with diag for an unknown role or an
- * empty list; -ENOMEM.
+ * begins.  0; CHAT_E_UNKNOWN; -EINVAL with diag for an unknown role, an empty
+ * list, or roles in an order that the template refuses; -ENOMEM.
  */
 int chat_template_render(const struct chat_template *c, const struct tokenizer *t,
 			 const struct chat_message *messages, size_t n_messages,

@@ -97,35 +97,60 @@ static int run_for(struct jinja_run *e)
 	if (r || list.kind != VALUE_MESSAGES)
 		return r ? r : JINJA_E_UNSUPPORTED;
 	body = e->at;
-	for (size_t i = 0; r == 0 && i < e->input->n_messages; i++) {
-		r = push_variable(e, name->text, name->n,
-				  (struct jinja_value){ .kind = VALUE_MESSAGE, .number = (int64_t)i });
+	e->n_loops++;
+	for (size_t i = 0; r == 0 && i < list.n; i++) {
+		struct jinja_value message = { .kind = VALUE_MESSAGE };
+
+		message.number = list.number + (int64_t)(list.reversed ? list.n - 1 - i : i);
+		r = push_variable(e, name->text, name->n, message);
 		if (r == 0)
-			r = push_variable(e, "loop", 4,
-					  (struct jinja_value){ .kind = VALUE_LOOP, .number = (int64_t)i });
+			r = push_variable(e, "loop", 4, (struct jinja_value){
+				.kind = VALUE_LOOP, .number = (int64_t)i, .n = list.n,
+			});
 		e->at = body;
 		if (r == 0)
 			r = run(e, end);
 		e->n_variables = n_variables;
 	}
+	e->n_loops--;
 	if (r)
 		return r;
 	e->at = end;
 	return skip_tag(e);
 }
 
-/* set NAME = EXPRESSION */
+/* What a loop leaves in a namespace may count its rounds: numbers are marked, strings must be the template's own. */
+static int mark_counted(const struct jinja_run *e, struct jinja_value *v)
+{
+	if (!e->n_loops)
+		return 0;
+	if (v->kind == VALUE_INTEGER)
+		v->opaque = true;
+	return v->kind == VALUE_STRING && v->text >= e->heap->data && v->text <= e->heap->data + e->heap->n ?
+		JINJA_E_UNSUPPORTED : 0;
+}
+
+/* set NAME = EXPRESSION, set NAME.FIELD = EXPRESSION */
 static int run_set(struct jinja_run *e)
 {
-	const struct jinja_token *name = &e->tokens[e->at + 1];
-	struct jinja_value v;
+	const struct jinja_token *name = &e->tokens[e->at + 1], *field = NULL;
+	struct jinja_value v, space;
 	int r;
 
 	e->at += 2;
-	if (name->kind != JINJA_NAME || !jinja_take(e, JINJA_OPERATOR, "="))
+	if (name->kind == JINJA_NAME && jinja_take(e, JINJA_OPERATOR, "."))
+		field = &e->tokens[e->at++];
+	if (name->kind != JINJA_NAME || (field && field->kind != JINJA_NAME) || !jinja_take(e, JINJA_OPERATOR, "="))
 		return JINJA_E_UNSUPPORTED;
 	r = jinja_parse_to_end(e, JINJA_TAG_END, &v);
-	return r ? r : push_variable(e, name->text, name->n, v);
+	if (r)
+		return r;
+	if (!field)
+		return push_variable(e, name->text, name->n, v);
+	r = jinja_find_name(e, name->text, name->n, &space);
+	if (r == 0)
+		r = mark_counted(e, &v);
+	return r ? r : jinja_set_field(e, &space, field->text, field->n, &v);
 }
 
 /* Evaluates up to the tag at index end. */

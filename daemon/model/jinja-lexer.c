@@ -311,9 +311,12 @@ int jinja_source_init(struct jinja_source *s, const char *source, size_t n)
 	char *copy;
 	int r = 0;
 
-	/* Jinja turns every kind of line end into \n; templates have \n. */
-	if (n > JINJA_MAX_SOURCE || memchr(source, '\r', n) || memchr(source, '\0', n))
+	/* Jinja turns every kind of line end into \n; templates have \n, and no other controls. */
+	if (n > JINJA_MAX_SOURCE)
 		return JINJA_E_UNSUPPORTED;
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)source[i] < ' ' && source[i] != '\n' && source[i] != '\t')
+			return JINJA_E_UNSUPPORTED;
 	if (n > 0 && source[n - 1] == '\n')
 		n--;
 	/* The source, and behind it the strings, which are no longer than it. */

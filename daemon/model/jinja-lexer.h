@@ -18,6 +18,7 @@
 #define JINJA_MAX_DEPTH 32	/* of nested tags, and of nested expressions */
 
 #define JINJA_E_UNSUPPORTED 1	/* the template is beyond what is known here */
+#define JINJA_E_RAISED 2	/* the template refuses the conversation: raise_exception() */
 
 enum jinja_token_kind {
 	JINJA_TEXT,		/* between tags, stripped */

@@ -3,7 +3,7 @@
  * jinja-private.h - what the parts of the evaluator share: values and names
  * (jinja-value.c), expressions (jinja-expression.c), statements (jinja-eval.c).
  *
- * Functions return 0 or JINJA_E_UNSUPPORTED.
+ * Functions return 0, JINJA_E_UNSUPPORTED or JINJA_E_RAISED.
  */
 #ifndef KVD_JINJA_PRIVATE_H
 #define KVD_JINJA_PRIVATE_H
@@ -14,6 +14,7 @@
 #include "daemon/model/jinja-eval.h"
 
 #define JINJA_MAX_VARIABLES 64
+#define JINJA_MAX_FIELDS 16	/* of all namespaces */
 
 enum jinja_value_kind {
 	VALUE_UNDEFINED,
@@ -24,14 +25,25 @@ enum jinja_value_kind {
 	VALUE_MESSAGES,
 	VALUE_MESSAGE,
 	VALUE_LOOP,
+	VALUE_NAMESPACE,
 };
 
 struct jinja_value {
 	enum jinja_value_kind kind;
-	bool opaque;		/* of STRING: holds message content */
-	int64_t number;		/* of VALUE_BOOL, VALUE_INTEGER, VALUE_MESSAGE (index) */
+	bool opaque;		/* of STRING: holds message content; of INTEGER: counts messages */
+	bool reversed;		/* of VALUE_MESSAGES */
+	/* of BOOL, INTEGER; index of MESSAGE; first of MESSAGES; place of LOOP; number of NAMESPACE */
+	int64_t number;
 	const char *text;	/* of VALUE_STRING */
+	size_t n;		/* bytes of STRING; messages of MESSAGES, LOOP */
+};
+
+/* A field of a namespace. */
+struct jinja_member {
+	int64_t space;
+	const char *name;
 	size_t n;
+	struct jinja_value value;
 };
 
 struct jinja_variable {
@@ -47,6 +59,10 @@ struct jinja_run {
 	struct jinja_buffer *out, *heap;
 	struct jinja_variable variables[JINJA_MAX_VARIABLES];	/* later ones hide earlier ones */
 	size_t n_variables;
+	struct jinja_member fields[JINJA_MAX_FIELDS];
+	size_t n_fields;
+	int64_t n_spaces;
+	int n_loops;			/* that are running */
 	int depth;
 	bool skipping;
 };
@@ -94,6 +110,21 @@ int jinja_subscript(const struct jinja_run *e, struct jinja_value *v, const stru
 /* Replaces a by the string a followed by b. */
 int jinja_concatenate(struct jinja_run *e, struct jinja_value *a, const struct jinja_value *b);
 int jinja_equal(const struct jinja_value *a, const struct jinja_value *b, bool *out);
+/* op: "<", ">", "<=" or ">="; integers. */
+int jinja_less(const char *op, const struct jinja_value *a, const struct jinja_value *b, bool *out);
+/* Whether a is in b: a string, or a message's fields. */
+int jinja_contains(const struct jinja_value *b, const struct jinja_value *a, bool *out);
+/* Replaces a by a + b, a - b or a % b; integers. */
+int jinja_calculate(char op, struct jinja_value *a, const struct jinja_value *b);
+/* messages[from:], messages[::-1] */
+int jinja_slice(struct jinja_value *v, int64_t from, bool reversed);
+/* Strips white space; sides are of enum jinja_stripped. */
+int jinja_strip(struct jinja_run *e, struct jinja_value *v, unsigned sides);
+/* The number of messages, or of bytes of a string that is no content. */
+int jinja_length(struct jinja_value *v);
+/* Sets a field of a namespace. */
+int jinja_set_field(struct jinja_run *e, const struct jinja_value *space, const char *name, size_t n,
+		    const struct jinja_value *v);
 
 /* Evaluates an expression that fills the rest of its tag, and steps behind the tag. */
 int jinja_parse_to_end(struct jinja_run *e, enum jinja_token_kind end, struct jinja_value *v);

@@ -300,6 +300,11 @@ bool tokenizer_add_bos(const struct tokenizer *t)
 	return t->add_bos;
 }
 
+bool tokenizer_adds_space(const struct tokenizer *t)
+{
+	return t->add_space;
+}
+
 int32_t tokenizer_control_id(const struct tokenizer *t, const char *name)
 {
 	int32_t id = vocab_find(&t->vocab, name, strlen(name));

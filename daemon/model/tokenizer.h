@@ -71,6 +71,8 @@ bool tokenizer_is_eog(const struct tokenizer *t, int32_t id);
 int32_t tokenizer_bos(const struct tokenizer *t);
 int32_t tokenizer_eos(const struct tokenizer *t);
 bool tokenizer_add_bos(const struct tokenizer *t);
+/* Whether a space is put before text that begins or follows a control token. */
+bool tokenizer_adds_space(const struct tokenizer *t);
 /* The id of a control token by its exact name, -1 if none. */
 int32_t tokenizer_control_id(const struct tokenizer *t, const char *name);
 

@@ -73,11 +73,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 	FUZZ_CHECK(chat_template_new(&c, t, (const char *)source, n) == 0);
 	free(source);
 	r = chat_template_render(c, t, messages, ARRAY_SIZE(messages), &ids, &diag);
+	/* User and assistant in turn, as every family takes them. */
 	FUZZ_CHECK(r == (chat_template_name(c) ? 0 : CHAT_E_UNKNOWN));
-	if (r == 0)
+	if (r == 0 && strcmp(chat_template_name(c), "chatml") == 0)
 		check_prompt(t, &ids, n);
-	else
-		FUZZ_CHECK(ids.n == 0);
+	FUZZ_CHECK((r == 0) == (ids.n > 0));
 	free(ids.ids);
 	chat_template_free(c);
 	return 0;

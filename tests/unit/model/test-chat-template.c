@@ -24,7 +24,7 @@
 #define ORACLE "tests/data/chat-oracle.txt"
 #define MAX_MESSAGES 16
 #define MAX_CONVERSATIONS 64
-#define MAX_TEMPLATES 64
+#define MAX_TEMPLATES 128
 
 static const char PLAIN[] =
 	"{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
@@ -91,6 +91,13 @@ static struct conversation *find_conversation(const char *name)
 	return NULL;
 }
 
+/* The markers of other families than ChatML. */
+static const char *const markers[] = {
+	"<start_of_turn>", "<end_of_turn>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+	"<|header_start|>", "<|header_end|>", "<|eot|>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>",
+	"<|im_sep|>", "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]",
+};
+
 static int setup(void **state)
 {
 	static struct tiny_vocab v;
@@ -103,6 +110,8 @@ static int setup(void **state)
 	fixture.im_start = tiny_add(&v, "<|im_start|>", TOKEN_CONTROL);
 	fixture.im_end = tiny_add(&v, "<|im_end|>", TOKEN_CONTROL);
 	tiny_add(&v, "<|endoftext|>", TOKEN_CONTROL);
+	for (size_t i = 0; i < ARRAY_SIZE(markers); i++)
+		tiny_add(&v, markers[i], TOKEN_CONTROL);
 	source = tiny_source(&v, "gpt-2");
 	source.bos = fixture.bos;
 	source.eos = fixture.im_end;
@@ -146,6 +155,14 @@ static int teardown(void **state)
 	return 0;
 }
 
+/* A group is FAMILY:VARIANT, or the name of a variant of ChatML. */
+static bool is_family(const char *group, const char *name)
+{
+	size_t n = strcspn(group, ":");
+
+	return group[n] ? strlen(name) == n && memcmp(group, name, n) == 0 : strcmp(name, "chatml") == 0;
+}
+
 static void recognition(void **state)
 {
 	size_t n_known = 0;
@@ -157,8 +174,8 @@ static void recognition(void **state)
 
 		if (want != (name != NULL))
 			fail_msg("template %s is %srecognised", c->name, name ? "" : "not ");
-		if (name)
-			assert_string_equal(name, "chatml");
+		if (name && !is_family(c->group, name))
+			fail_msg("template %s is taken for %s", c->name, name);
 		n_known += want;
 	}
 	assert_true(n_known >= 15 && fixture.n_templates - n_known >= 15);
@@ -192,53 +209,131 @@ static char *text_of(const struct tokenizer *t, const struct token_list *l, size
 	return text;
 }
 
-static void check_rendered(const struct template_case *c, const struct conversation *conversation,
+/* The usual conversation: perhaps a system message, then user and assistant in turn, the user first and last. */
+static bool is_regular(const struct conversation *c)
+{
+	size_t first = strcmp(c->messages[0].role, "system") == 0;
+
+	for (size_t i = first; i < c->n; i++)
+		if (strcmp(c->messages[i].role, (i - first) % 2 ? "assistant" : "user") != 0)
+			return false;
+	return (c->n - first) % 2 == 1;
+}
+
+/* Templates whose last message is not the assistant's, or whose roles have an order, may refuse others. */
+static bool may_refuse(const char *group)
+{
+	return strchr(group, ':') || strcmp(group, "qwen3") == 0 || strcmp(group, "qwen1.5") == 0;
+}
+
+/* Control tokens of ChatML: two for each turn, one for the reply, and BOS; none from contents. */
+static void check_n_control(const struct template_case *c, const struct conversation *conversation,
+			    const struct token_list *l)
+{
+	bool own_system = strcmp(conversation->messages[0].role, "system") == 0;
+	bool with_default = strstr(c->group, "default") || strcmp(c->group, "qwen2") == 0 ||
+			    strcmp(c->group, "qwen2.5") == 0 || strstr(c->group, "smollm");
+	bool bos = strncmp(c->group, "bos", 3) == 0;
+	size_t n_turns = conversation->n + (with_default && !own_system), n_control = 0;
+
+	for (size_t i = 0; i < l->n; i++)
+		n_control += tokenizer_is_control(fixture.t, l->ids[i]);
+	assert_int_equal(n_control, 2 * n_turns + 1 + bos);
+}
+
+/* The control tokens of another family are as many for any contents. */
+static void check_same_control(const struct template_case *c, const struct conversation *conversation,
+			       const struct token_list *l)
+{
+	struct chat_message plain[MAX_MESSAGES];
+	struct token_list other;
+	size_t n = 0, n_other = 0;
+
+	for (size_t i = 0; i < conversation->n; i++)
+		plain[i] = (struct chat_message){ .role = conversation->messages[i].role, .text = "x", .n = 1 };
+	other = render(c->c, plain, conversation->n);
+	for (size_t i = 0; i < l->n; i++)
+		n += tokenizer_is_control(fixture.t, l->ids[i]);
+	for (size_t i = 0; i < other.n; i++)
+		n_other += tokenizer_is_control(fixture.t, other.ids[i]);
+	assert_int_equal(n, n_other);
+	free(other.ids);
+}
+
+/* True if it was rendered, false if it was refused and may be. */
+static bool check_rendered(const struct template_case *c, const struct conversation *conversation,
 			   const char *want, size_t n_want)
 {
-	struct token_list l = render(c->c, conversation->messages, conversation->n);
-	bool own_system = strcmp(conversation->messages[0].role, "system") == 0;
-	bool with_default =
-		strstr(c->group, "default") || strstr(c->group, "qwen") || strstr(c->group, "smollm");
-	bool bos = strncmp(c->group, "bos", 3) == 0;
-	size_t n_turns = conversation->n + (with_default && !own_system), n, n_control = 0;
-	char *text = text_of(fixture.t, &l, &n);
+	struct token_list l = { 0 };
+	struct diag diag = DIAG_NULL;
+	int r = chat_template_render(c->c, fixture.t, conversation->messages, conversation->n, &l, &diag);
+	size_t n;
+	char *text;
 
+	if (r) {
+		assert_int_equal(r, -EINVAL);
+		if (!may_refuse(c->group) || is_regular(conversation))
+			fail_msg("template %s, conversation %s: %s", c->name, conversation->name, diag.text);
+		return false;
+	}
+	text = text_of(fixture.t, &l, &n);
 	if (n != n_want || memcmp(text, want, n))
 		fail_msg("template %s, conversation %s:\n%.*s\nnot\n%.*s", c->name, conversation->name,
 			 (int)n, text, (int)n_want, want);
-	for (size_t i = 0; i < l.n; i++)
-		n_control += tokenizer_is_control(fixture.t, l.ids[i]);
-	assert_int_equal(n_control, 2 * n_turns + 1 + bos);
+	if (strchr(c->group, ':'))
+		check_same_control(c, conversation, &l);
+	else
+		check_n_control(c, conversation, &l);
 	free(text);
 	free(l.ids);
+	return true;
+}
+
+static void check_refused(const struct template_case *c, const struct conversation *conversation)
+{
+	struct token_list l = { 0 };
+	struct diag diag = DIAG_NULL;
+
+	if (chat_template_render(c->c, fixture.t, conversation->messages, conversation->n, &l, &diag) != -EINVAL)
+		fail_msg("template %s, conversation %s: rendered", c->name, conversation->name);
+	assert_non_null(strstr(diag.text, "messages["));
+	assert_int_equal(l.n, 0);
 }
 
 static void rendered_by_jinja(void **state)
 {
 	struct oracle_file o;
 	char *kind;
-	size_t n_checked = 0;
+	size_t n_checked = 0, n_refused = 0;
 
 	oracle_open(&o, ORACLE);
 	while ((kind = oracle_next(&o))) {
+		bool refused = strcmp(kind, "refused") == 0;
 		char *group, *text;
 		struct conversation *conversation;
 		size_t n;
 
-		if (strcmp(kind, "rendered"))
+		if (!refused && strcmp(kind, "rendered"))
 			continue;
 		group = oracle_word(&o);
 		conversation = find_conversation(oracle_word(&o));
-		text = oracle_word(&o);
-		n = oracle_decode(text);
-		for (size_t i = 0; i < fixture.n_templates; i++)
-			if (strcmp(fixture.templates[i].group, group) == 0) {
-				check_rendered(&fixture.templates[i], conversation, text, n);
-				n_checked++;
-			}
+		text = refused ? NULL : oracle_word(&o);
+		n = refused ? 0 : oracle_decode(text);
+		for (size_t i = 0; i < fixture.n_templates; i++) {
+			const struct template_case *c = &fixture.templates[i];
+
+			if (strcmp(c->group, group) != 0)
+				continue;
+			n_checked++;
+			if (refused)
+				check_refused(c, conversation);
+			else
+				n_refused += !check_rendered(c, conversation, text, n);
+		}
 	}
 	oracle_close(&o);
-	assert_true(n_checked > 500);
+	assert_true(n_checked > 1500);
+	assert_true(n_refused < n_checked / 20);
 }
 
 /* The default model's template on its tokenizer, against `tokenizers`. */
@@ -337,6 +432,94 @@ static void ids_are_spliced(void **state)
 	free(with.ids);
 	free(empty.ids);
 	chat_template_free(c);
+}
+
+/* Of every family: the next prompt begins with the one before and the ids that were generated. */
+static void replies_are_kept(void **state)
+{
+	int32_t ids[] = { 'H', 'i', 0xff, ' ' };
+	struct chat_message messages[] = {
+		{ .role = "user", .text = "a", .n = 1 },
+		{ .role = "assistant", .ids = ids, .n = ARRAY_SIZE(ids) },
+		{ .role = "user", .text = "b", .n = 1 },
+	};
+
+	for (size_t i = 0; i < fixture.n_templates; i++) {
+		const struct template_case *c = &fixture.templates[i];
+		struct token_list first, next;
+
+		if (!chat_template_name(c->c))
+			continue;
+		first = render(c->c, messages, 1);
+		next = render(c->c, messages, 3);
+		assert_true(next.n > first.n + ARRAY_SIZE(ids));
+		assert_memory_equal(next.ids, first.ids, first.n * sizeof(*first.ids));
+		assert_memory_equal(next.ids + first.n, ids, sizeof(ids));
+		free(first.ids);
+		free(next.ids);
+	}
+}
+
+/* Where the tokenizer puts a space before texts: one, not two, and none where the model's own has none. */
+static void spaces_of_sentencepiece(void **state)
+{
+	static const char phi[] = "{% for m in messages %}{{ '<|' + m.role + '|>\n' + m.content + '<|end|>\n' }}"
+				  "{% endfor %}{{ '<|assistant|>\n' }}";
+	static const char mistral[] =
+		"{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + m.content + '[/INST]' }}"
+		"{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}{% else %}{{ raise_exception('x') }}"
+		"{% endif %}{% endfor %}";
+	enum { BOS, EOS, USER, ASSISTANT, END, SYSTEM, INST, INST_END, MARK_HI, HI, MARK, NEWLINE };
+	static const char *const texts[] = {
+		"<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>", "<|system|>", "[INST]", "[/INST]",
+		"\xe2\x96\x81Hi", "Hi", "\xe2\x96\x81", "\n",
+	};
+	static const int32_t phi_ids[] = { USER, MARK_HI, END, ASSISTANT, MARK_HI, END, USER, MARK_HI, END, ASSISTANT },
+			     mistral_ids[] = { BOS, INST, MARK_HI, INST_END, MARK_HI, EOS, INST, MARK_HI, INST_END };
+	static const struct {
+		const char *text, *name;
+		const int32_t *ids;
+		size_t n;
+	} cases[] = {
+		{ phi, "phi3", phi_ids, ARRAY_SIZE(phi_ids) },
+		{ mistral, "mistral", mistral_ids, ARRAY_SIZE(mistral_ids) },
+	};
+	static struct tiny_vocab v;
+	static float scores[ARRAY_SIZE(texts) + 2];
+	struct chat_message messages[] = {
+		{ .role = "user", .text = "Hi", .n = 2 },
+		{ .role = "assistant", .text = "Hi", .n = 2 },
+		{ .role = "user", .text = "Hi", .n = 2 },
+	};
+	struct tokenizer_source source;
+	struct tokenizer *t;
+
+	tiny_init(&v);
+	v.n = 0;
+	for (size_t i = 0; i < ARRAY_SIZE(texts); i++)
+		tiny_add(&v, texts[i], i < MARK_HI ? TOKEN_CONTROL : TOKEN_NORMAL);
+	tiny_add(&v, "H", TOKEN_NORMAL);
+	tiny_add(&v, "i", TOKEN_NORMAL);
+	source = tiny_source(&v, "");
+	source.model = TOKENIZER_SENTENCEPIECE;
+	source.scores = scores;
+	source.bos = BOS;
+	source.eos = EOS;
+	t = tiny_tokenizer(&source);
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct chat_template *c;
+		struct token_list l = { 0 };
+
+		assert_int_equal(chat_template_new(&c, t, cases[i].text, strlen(cases[i].text)), 0);
+		assert_non_null(chat_template_name(c));
+		assert_string_equal(chat_template_name(c), cases[i].name);
+		assert_int_equal(chat_template_render(c, t, messages, 3, &l, NULL), 0);
+		assert_int_equal(l.n, cases[i].n);
+		assert_memory_equal(l.ids, cases[i].ids, l.n * sizeof(*l.ids));
+		free(l.ids);
+		chat_template_free(c);
+	}
+	tokenizer_free(t);
 }
 
 static void refusals(void **state)
@@ -447,6 +630,29 @@ static void hostile_templates(void **state)
 		{ "{{ ''[", "0", "] }}", 200 },
 		{ "{{ messages[0]", "", "[0] }}", 1 },
 		{ "{{ loop.first }}", "", "", 1 },
+		{ "{% set n = namespace(a='x') %}{% for a in messages %}{% for b in messages %}",
+		  "{% set n.a = n.a + n.a %}", "{% endfor %}{% endfor %}", 8 },
+		{ "{% for a in messages[::-1] %}{% for b in messages[1:] %}", "{% if 'x' in a.content %}{% endif %}",
+		  "{% endfor %}{% endfor %}", 15 },
+		{ "{% set x = messages[0].content", ".strip()", " %}", 9000 },
+		{ "{{ 'a' if ", "", "x", 3000 },
+		{ "{{ namespace(", "", "", 1 },
+		{ "{{ namespace(a", "", "", 1 },
+		{ "{{ namespace(a=1", "", "", 1 },
+		{ "{{ raise_exception(", "", "", 1 },
+		{ "{{ raise_exception('x') }}", "", "", 1 },
+		{ "{{ x.y(", "", "", 1 },
+		{ "{{ messages[1:", "", "", 1 },
+		{ "{{ messages[::-1", "", "", 1 },
+		{ "{{ 'x' in [", "", "", 1 },
+		{ "{{ 'x' in ['a',", "", "", 1 },
+		{ "{% set a.", "", "", 1 },
+		{ "{% set a.b = 1 %}", "", "", 1 },
+		{ "{{ x |", "", "", 1 },
+		{ "{{ x | tojson }}", "", "", 1 },
+		{ "{{ x is", "", "", 1 },
+		{ "{{ 1 % 0 }}", "", "", 1 },
+		{ "{{ messages[0].role not", "", "", 1 },
 		{ "{{ 99999999999999999999 }}", "", "", 1 },
 		{ "{{ messages[-2] }}", "", "", 1 },
 		{ "{{ 'a' 'b' }}", "", "", 1 },
@@ -517,6 +723,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(recognition),	     cmocka_unit_test(rendered_by_jinja),
 		cmocka_unit_test(ids_of_the_model),  cmocka_unit_test(ids_are_spliced),
+		cmocka_unit_test(replies_are_kept),  cmocka_unit_test(spaces_of_sentencepiece),
 		cmocka_unit_test(refusals),	     cmocka_unit_test(needs_control_tokens),
 		cmocka_unit_test(hostile_templates), cmocka_unit_test(damaged_templates),
 	};
