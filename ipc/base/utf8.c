@@ -117,10 +117,11 @@ void utf8_make_readable(char *text, size_t n)
 {
 	for (size_t i = 0; i < n;) {
 		const uint8_t *p = (const uint8_t *)text + i;
-		int len = utf8_scan(p, n - i);
+		uint32_t cp = 0;
+		int len = utf8_decode(p, n - i, &cp);
 		size_t took = len > 0 ? (size_t)len : len < 0 ? (size_t)-len : n - i;
 
-		if (len <= 0 || *p < 0x20 || *p == 0x7f)
+		if (len <= 0 || cp < 0x20 || (cp >= 0x7f && cp < 0xa0))
 			memset(text + i, '?', took);
 		i += took;
 	}

@@ -34,7 +34,7 @@ bool utf8_valid(const uint8_t *p, size_t n);
  */
 size_t utf8_complete(const uint8_t *p, size_t n);
 
-/* For people's eyes: replaces ASCII control characters and each byte of ill-formed sequences by '?'. */
+/* For people's eyes: each byte of control characters (C0, DEL, C1) and of ill-formed sequences becomes '?'. */
 void utf8_make_readable(char *text, size_t n);
 
 #endif

@@ -121,9 +121,12 @@ static bool repairs;
 
 static bool is_repaired(const struct value *v)
 {
-	for (uint64_t i = 0; i < v->whole; i++)
-		if (v->bytes[i] < 0x20 || v->bytes[i] == 0x7f)
+	for (uint64_t i = 0; i < v->whole; i++) {
+		uint8_t b = v->bytes[i];
+
+		if (b < 0x20 || b == 0x7f || (b >= 0x80 && b < 0xa0 && i && v->bytes[i - 1] == 0xc2))
 			return repairs;
+	}
 	return false;
 }
 

@@ -238,7 +238,7 @@ static void made_readable(void **state)
 		{ "", "" }, { "plain", "plain" }, { "a\x1b[2J\n\x7f", "a?[2J??" },
 		{ "gr\xc3\xbc\xc3\x9f", "gr\xc3\xbc\xc3\x9f" }, { "\xf0\x9f\x91\xa9", "\xf0\x9f\x91\xa9" },
 		{ "\xff" "a\xe2\x82" "b\xed\xa0\x80", "?a??b???" }, { "cut \xf0\x9f\x91", "cut ???" },
-		{ "\xc0\xaf", "??" },
+		{ "\xc0\xaf", "??" }, { "\xc2\x9b" "2J\xc2\xa0", "??2J\xc2\xa0" },
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
