@@ -58,7 +58,7 @@ static int socket_candidate(unsigned i, char *buf, size_t n)
 	}
 	switch (i) {
 	case 0:
-		if (!runtime || !*runtime)
+		if (!runtime || runtime[0] != '/')	/* a relative one is to be ignored, says the specification */
 			return -ENOENT;
 		len = snprintf(buf, n, "%s/kvd/kvd.sock", runtime);
 		break;

@@ -177,23 +177,45 @@ def environment(**more):
     return {key: v for key, v in os.environ.items() if key not in ("XDG_RUNTIME_DIR", "KVD_SOCKET")} | more
 
 
-def test_default_paths_agree(kvctl, directory):
-    """kvd and kvctl look in the same place, whatever the environment says or doesn't."""
-    shutil.copy(BUILD / "bin/kvd", directory)
-    shutil.copy(BUILD / "bin/kvctl", directory)
-    users = [{}] if os.geteuid() else [{}, {"user": UID, "group": UID, "extra_groups": []}]
-    for user in users:
-        for more in ({}, {"XDG_RUNTIME_DIR": ""}, {"XDG_RUNTIME_DIR": "relative/path"}, {"XDG_RUNTIME_DIR": str(directory / "run")},
-                     {"KVD_SOCKET": str(directory / "own.sock")}, {"KVD_SOCKET": ""}):
-            env = environment(HOME=str(directory), **more)
-            r = subprocess.run([directory / "kvd", "--print-config"], capture_output=True, text=True, env=env, check=True,
-                               timeout=30 * PATIENCE, **user)
-            path = [line for line in r.stdout.splitlines() if line.startswith("socket = ")][0][9:]
-            assert path.startswith("/")
-            r = subprocess.run([directory / "kvctl", "status"], capture_output=True, text=True, env=env, timeout=30 * PATIENCE, **user)
-            # The system's daemon, where there is one, is what kvctl falls back on.
-            found = r.returncode == 0 and os.path.exists("/run/kvd/kvd.sock")
-            assert found or (r.returncode == 3 and path in r.stderr), (user, more, path, r.stderr)
+@pytest.mark.parametrize("how", ["XDG_RUNTIME_DIR", "KVD_SOCKET", "both"])
+def test_default_paths_agree(directory, tiny_model, how):
+    """Without --socket a user's kvd listens where kvctl looks, whatever the environment says."""
+    for f in (BUILD / "bin/kvd", BUILD / "bin/kvctl"):
+        shutil.copy(f, directory)
+    shutil.copy(tiny_model, directory / "m.gguf")
+    run = directory / "run"
+    run.mkdir(mode=0o700)
+    more = {"XDG_RUNTIME_DIR": str(run)} if how != "KVD_SOCKET" else {"XDG_RUNTIME_DIR": "relative"}
+    if how != "XDG_RUNTIME_DIR":
+        more["KVD_SOCKET"] = str(run / "own.sock")
+    user = {}
+    if os.geteuid() == 0:
+        user = {"user": UID, "group": UID, "extra_groups": []}
+        os.chown(run, UID, UID)
+    env, path = environment(HOME=str(directory), **more), run / ("kvd/kvd.sock" if how == "XDG_RUNTIME_DIR" else "own.sock")
+    daemon = subprocess.Popen([directory / "kvd", "--model", directory / "m.gguf", "--kv-memory", "4M"], env=env, stdin=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, cwd=directory, **user)
+    try:
+        assert str(path).encode() in daemon.stderr.readline()
+        r = subprocess.run([directory / "kvctl", "generate", "--raw", "-n", "2", "x"], env=env, stdin=subprocess.DEVNULL, capture_output=True,
+                           timeout=30 * PATIENCE, cwd=directory, **user)
+        assert r.returncode == 0 and r.stdout, r
+    finally:
+        daemon.terminate()
+        daemon.communicate(timeout=30 * PATIENCE)
+
+
+@pytest.mark.parametrize("runtime", [None, "", "relative/path"])
+def test_no_socket_anywhere(directory, runtime):
+    """Nowhere to look but in the system's place, and that is what kvctl names."""
+    env = environment(HOME=str(directory), KVD_SOCKET="", **({} if runtime is None else {"XDG_RUNTIME_DIR": runtime}))
+    (directory / "relative/path/kvd").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as s:
+        s.bind(str(directory / "relative/path/kvd/kvd.sock"))
+        s.listen(1)
+        r = subprocess.run([BUILD / "bin/kvctl", "status"], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=30 * PATIENCE,
+                           cwd=directory)
+    assert (r.returncode == 3 and b"/run/kvd/kvd.sock" in r.stderr) or os.path.exists("/run/kvd/kvd.sock")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another uid")

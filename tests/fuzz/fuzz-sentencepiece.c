@@ -25,7 +25,7 @@ static const char *const specials[] = { "<unk>", "<s>", "</s>", "<user thing>", 
 #define FIRST_PIECE (FIRST_BYTE + 256)
 #define N_TOKENS (FIRST_PIECE + (int32_t)ARRAY_SIZE(pieces))
 /* Pieces that score alike: the leftmost pair wins. */
-#define SCORE(i) (-(float)((i) / 2))
+#define SCORE(i) ((float)(-((i) >> 1)))
 
 static void put_tokens(struct vocab_file *f)
 {
