@@ -16,7 +16,11 @@ static const char *const vocab_merges[] = {
 	"\303\203 \302\251", "o n", "e r", "! !", "' s", "m a", "ma n",
 };
 
-static const char *const vocab_control[] = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" };
+/* BOS, EOS, and the markers of the chat formats; those of one format are not all of another's. */
+static const char *const vocab_control[] = {
+	"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "<|start_header_id|>",
+	"<|end_header_id|>", "<|eot_id|>", "<|user|>", "<|assistant|>", "<|end|>", "<|system|>", "[INST]", "[/INST]",
+};
 static const char vocab_user[] = "<user thing>";
 
 #define VOCAB_FIRST_BYTE ((int32_t)ARRAY_SIZE(vocab_control) + 1)	/* the token of byte 0; 255 more follow */
