@@ -117,6 +117,61 @@ static const struct kvd_model *find_model(const struct ctl *ctl, const struct kv
 	return NULL;
 }
 
+struct loading {
+	struct progress progress;
+	const char *file;
+};
+
+static int on_progress(void *arg, unsigned percent)
+{
+	struct loading *l = arg;
+
+	progress_show(&l->progress, "loading %s: %u %%", l->file, percent);
+	return 0;
+}
+
+static bool has_model(const struct kvd_model *models, size_t n, const char *file)
+{
+	char name[256];
+
+	model_name(file, name, sizeof(name));
+	for (size_t i = 0; i < n; i++) {
+		if (!strcmp(models[i].name, name))
+			return true;
+	}
+	return false;
+}
+
+/*
+ * A daemon that runs already, with other models, is made to load the file.  Where it does not let
+ * this user, the look at its models that comes next says what it has.
+ */
+static int load_if_missing(const struct ctl *ctl, struct kvd_client *c, const char *file, bool quiet)
+{
+	struct loading loading = { .file = file };
+	struct kvd_load_options options;
+	struct kvd_model *models = NULL;
+	size_t n = 0;
+	bool there;
+	int r = kvd_models(c, &models, &n);
+
+	if (r)
+		return ctl_client_failed(ctl, c, r, "cannot list the models");
+	there = has_model(models, n, file);
+	free(models);
+	if (there)
+		return 0;
+	kvd_load_options_init(&options);
+	options.progress = on_progress;
+	options.progress_arg = &loading;
+	progress_init(&loading.progress, quiet);
+	r = kvd_load(c, file, &options);
+	progress_clear(&loading.progress);
+	if (!r || (r == KVD_E_REFUSED && kvd_client_code(c) == KVD_REFUSED_PERMISSION))
+		return 0;
+	return ctl_client_failed(ctl, c, r, "cannot load the model");
+}
+
 /* One look at the models: 0 and *chosen, or an exit status after a message. */
 static int look_up_model(const struct ctl *ctl, struct kvd_client *c, const char *model, bool is_private,
 			 struct kvd_model *chosen)
@@ -182,7 +237,10 @@ int connect_for_model(const struct ctl *ctl, const char *model, bool quiet, size
 		r = connect_failed(ctl, r, diag);
 	if (r)
 		return r;
-	r = await_model(ctl, c, model, is_private, quiet, chosen);
+	if (!is_private && is_meant_as_file(model) && is_readable_file(model))
+		r = load_if_missing(ctl, c, model, quiet);
+	if (!r)
+		r = await_model(ctl, c, model, is_private, quiet, chosen);
 	if (r) {
 		kvd_close(c);
 		return r;

@@ -3,13 +3,14 @@
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import time
 
 import kvdclient as k
 import pytest
-from conftest import PATIENCE
+from conftest import BUILD, PATIENCE, make_tiny
 
 
 def test_generate_prints_the_text_and_nothing_else(daemon, kvctl):
@@ -155,6 +156,42 @@ def test_private_daemon(home, kvctl, tiny_model):
     with k.Client(sock) as c:
         s = c.call(k.STATUS)
         assert s["requests_done"] == 4, "all four used one daemon"
+
+
+def test_second_file_for_a_daemon_that_runs(home, kvctl, directory, tiny_model):
+    """-m FILE means that file, whichever the daemon had before."""
+    other = make_tiny(directory / "other.gguf", "--seed", "9")
+    args = ("--raw", "-t", "0", "-n", "10", "--ignore-eos", "Hello")
+    first = kvctl("generate", "-m", tiny_model, *args, env=home[0])
+    second = kvctl("generate", "-m", other, *args, env=home[0])
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert first.stdout != second.stdout
+    with k.Client(home[1]) as c:
+        assert [m["name"] for m in c.call(k.MODELS)["models"]] == ["tiny", "other"]
+    bad = directory / "bad.gguf"
+    bad.write_bytes(b"GGUF")
+    r = kvctl("generate", "-m", bad, *args, env=home[0])
+    assert r.returncode == 1 and b"version: 4 bytes at 4 reach beyond the file" in r.stderr, r.stderr
+    again = kvctl("generate", "-m", tiny_model, *args, env=home[0])
+    assert again.stdout == first.stdout, "a file that cannot be loaded harms nobody"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_second_file_of_a_user_who_may_not_load(daemons, bin_dir_of_user, directory, tiny_model):
+    d = daemons("--model", tiny_model, "--socket-mode", "0666")
+    other = make_tiny(directory / "other.gguf", "--seed", "9")
+    r = subprocess.run([bin_dir_of_user / "kvctl", "--socket", d.socket, "generate", "-m", other, "Hi"],
+                       stdin=subprocess.DEVNULL, capture_output=True, user=20001, group=20001, extra_groups=[],
+                       timeout=60 * PATIENCE, check=False)
+    assert r.returncode == 1
+    assert b'no model "other"; it has: tiny' in r.stderr
+
+
+@pytest.fixture
+def bin_dir_of_user(directory):
+    """A copy that another user can run, wherever the checkout lies."""
+    shutil.copy(BUILD / "bin/kvctl", directory)
+    return directory
 
 
 def test_private_daemon_that_cannot_start_says_why(home, kvctl, directory):
