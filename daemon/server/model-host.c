@@ -75,14 +75,17 @@ static enum kvd_code check_budget(struct model_host *h, const struct model_sourc
 /* --- the engine ------------------------------------------------------------------- */
 
 /*
- * The budget where none is given: 1 GiB, at most a quarter of the machine's
- * memory; but one whole context should fit, up to half of the memory.
+ * The budget where none is given: 1 GiB, at most a quarter of the memory that is left with
+ * the weights in place; but one whole context should fit, up to half of it.
  */
 static uint64_t default_kv_memory(const struct model *model, const struct kb_geometry *g, uint32_t block_tokens)
 {
 	uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-	uint64_t budget = MIN((uint64_t)1 << 30, memory / 4), one;
+	uint64_t left, budget, one;
 
+	if (memory_left(&left) == 0)
+		memory = MIN(memory, left);
+	budget = MIN((uint64_t)1 << 30, memory / 4);
 	if (checked_mul_u64(g->block_bytes, model_n_ctx(model) / block_tokens + 2, &one) &&
 	    checked_add_u64(one, one / 8 + (8 << 20), &one))
 		budget = MAX(budget, MIN(one, memory / 2));
