@@ -237,7 +237,8 @@ int segment_read(const struct segment *s, uint64_t offset, void *dst, size_t n)
 {
 	if (!segment_has(s, offset, n))
 		return -ERANGE;
-	memcpy(dst, segment_data(s) + offset, n);
+	if (n)	/* dst may be NULL then */
+		memcpy(dst, segment_data(s) + offset, n);
 	return 0;
 }
 
@@ -245,6 +246,7 @@ int segment_write(const struct segment *s, uint64_t offset, const void *src, siz
 {
 	if (!segment_has(s, offset, n))
 		return -ERANGE;
-	memcpy(segment_data(s) + offset, src, n);
+	if (n)
+		memcpy(segment_data(s) + offset, src, n);
 	return 0;
 }
