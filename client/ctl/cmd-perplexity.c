@@ -38,6 +38,7 @@ struct perplexity {
 	struct ctl *ctl;
 	struct kvd_client *c;
 	const char *model;	/* as given; then the chosen one's name */
+	struct kvd_model chosen;
 	bool quiet;
 	uint32_t n_ctx;
 
@@ -221,8 +222,8 @@ static int run(struct perplexity *p)
 
 static int print_result(const struct perplexity *p)
 {
-	double sum = 0, scored = (double)p->n_windows * (p->n_ctx - p->n_ctx / 2);
-	double result;
+	uint64_t n_scored = (uint64_t)p->n_windows * (p->n_ctx - p->n_ctx / 2);
+	double sum = 0, scored = (double)n_scored, result;
 
 	for (size_t i = 0; i < p->n_windows; i++)
 		sum += p->sums[i];
@@ -234,15 +235,14 @@ static int print_result(const struct perplexity *p)
 						    "n_ctx", json_u64(p->n_ctx),
 						    "windows", json_u64(p->n_windows),
 						    "tokens", json_u64(p->n_ids),
-						    "scored", json_u64((uint64_t)scored)));
+						    "scored", json_u64(n_scored)));
 	printf("%.4f\n", result);
 	return CTL_OK;
 }
 
 static int measure(struct perplexity *p, const struct text_buffer *text)
 {
-	struct kvd_model chosen;
-	int status = connect_for_model(p->ctl, p->model, p->quiet, text->n, &p->c, &chosen);
+	int status = connect_for_model(p->ctl, p->model, p->quiet, text->n, &p->c, &p->chosen);
 
 	if (status)
 		return status;
@@ -250,10 +250,10 @@ static int measure(struct perplexity *p, const struct text_buffer *text)
 		ctl_error(p->ctl, "cannot watch for Ctrl-C");
 		return CTL_FAILED;
 	}
-	p->model = chosen.name;
-	if (p->n_ctx >= chosen.n_ctx) {
-		ctl_error(p->ctl, "--ctx: a window must be shorter than the context of %s, %u tokens", chosen.name,
-			  chosen.n_ctx);
+	p->model = p->chosen.name;
+	if (p->n_ctx >= p->chosen.n_ctx) {
+		ctl_error(p->ctl, "--ctx: a window must be shorter than the context of %s, %u tokens",
+			  p->chosen.name, p->chosen.n_ctx);
 		return CTL_FAILED;
 	}
 	progress_init(&p->progress, p->quiet);

@@ -93,7 +93,7 @@ static uint64_t left_in_groups(const char *proc, const char *cgroup, char buf[FI
 
 int memory_left_in(const char *proc, const char *cgroup, uint64_t *out)
 {
-	_cleanup_(freep) char *buf = malloc(FILE_MAX_BYTES);
+	_cleanup_(freep) char *buf = calloc(1, FILE_MAX_BYTES);
 	uint64_t machine;
 	int r;
 

@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include <errno.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,12 +56,14 @@ static int set_up(void **state)
 	return 0;
 }
 
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return remove(path);
+}
+
 static int tear_down(void **state)
 {
-	char command[128];
-
-	snprintf(command, sizeof(command), "rm -rf %s", root);
-	return system(command);
+	return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static uint64_t left(void)
