@@ -35,11 +35,13 @@ struct fixture {
 };
 
 /* The maker runs from the top of the tree, as tests/run does. */
-static void make_file(const char *path)
+static void make_file(const char *path, const char *arch)
 {
 	const char *const argv[] = {
 		"/usr/bin/python3",
 		"tests/tools/make_tiny_gguf.py",
+		"--arch",
+		arch,
 		"--type",
 		"q8_0",
 		"--ctx",
@@ -67,7 +69,7 @@ static int setup(void **state)
 	strcpy(f->path, "/tmp/test-model-XXXXXX.gguf");
 	fd = mkstemps(f->path, 5);
 	assert_true(fd >= 0);
-	make_file(f->path);
+	make_file(f->path, "llama");
 	assert_int_equal(fstat(fd, &st), 0);
 	f->n = (size_t)st.st_size;
 	f->bytes = malloc(f->n);
@@ -182,6 +184,33 @@ static void test_progress(void **state)
 		assert_int_equal(load(f, &options, &m, NULL), -ECANCELED);
 		assert_null(m);
 		assert_int_equal(p.calls, i);
+	}
+}
+
+/* A tensor that becomes several operands is read once, counted once, and freed with a model given up half-way. */
+static void test_fused(void **state)
+{
+	struct fixture *f = *state;
+	char path[] = "/tmp/test-model-XXXXXX.gguf";
+	struct progress p = { 0 };
+	struct model_options options = { .progress = on_progress, .progress_arg = &p };
+	_cleanup_(fd_closep) int fd = mkstemps(path, 5);
+	struct model *m = NULL;
+	uint64_t calls;
+
+	assert_true(fd >= 0);
+	make_file(path, "phi3");
+	unlink(path);
+	assert_int_equal(model_load(&m, f->be, fd, path, &options, NULL), 0);
+	assert_int_equal(p.done, p.total);
+	assert_int_equal(model_info(m)->n_params, 65536 + 2 * (192 * 64 + 3 * 64 * 128 + 128) + 64);
+	model_free(m);
+	calls = p.calls;
+	for (uint64_t i = 1; i <= calls; i++) {
+		p = (struct progress){ .give_up_at = i };
+		m = NULL;
+		assert_int_equal(model_load(&m, f->be, fd, path, &options, NULL), -ECANCELED);
+		assert_null(m);
 	}
 }
 
@@ -342,6 +371,7 @@ int main(void)
 		cmocka_unit_test(test_info),
 		cmocka_unit_test(test_options),
 		cmocka_unit_test(test_progress),
+		cmocka_unit_test(test_fused),
 		cmocka_unit_test(test_cut_while_loading),
 		cmocka_unit_test(test_hash_sees_every_byte),
 		cmocka_unit_test(test_step),
