@@ -13,7 +13,7 @@ import subprocess
 
 import kvdclient as k
 import pytest
-from conftest import BUILD, LONG, PATIENCE, make_tiny
+from conftest import BUILD, PATIENCE, make_tiny
 
 TEXT = ("Once upon a time there was a small house near the sea, and in the house there lived a man who wrote letters to "
         "everyone he had ever known. He wrote about the weather, the boats and the birds; nobody answered.\n") * 3
@@ -170,7 +170,6 @@ def test_private_daemon(kvctl, directory, tiny_model):
 
 # --- the real models -----------------------------------------------------------------------------
 
-@pytest.mark.skipif(not LONG, reason="takes a minute")
 @pytest.mark.parametrize("variable, want", [("KVD_TEST_MODEL", 18.40), ("KVD_TEST_GEMMA", 15.24)])
 def test_real_models(daemons, kvctl, directory, variable, want):
     """The first 24,000 bytes of the GPL, within 1 % of what an independent implementation gives."""
