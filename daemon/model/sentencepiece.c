@@ -31,6 +31,63 @@ static int compare_scores(const void *a, const void *b)
 	return x->score > y->score ? -1 : x->score < y->score;
 }
 
+/* The number of the bit for two characters side by side. */
+static uint32_t pair_bit(const struct sentencepiece *s, uint32_t left, uint32_t right)
+{
+	uint64_t h = ((uint64_t)left << 21 | right) * 0x9e3779b97f4a7c15u;
+
+	return (uint32_t)(h >> 32) & s->pair_mask;
+}
+
+static bool may_join(const struct sentencepiece *s, uint32_t left, uint32_t right)
+{
+	uint32_t bit = pair_bit(s, left, right);
+
+	return s->pairs[bit / 64] >> (bit % 64) & 1;
+}
+
+/* The character at text, an ill-formed byte by itself; *n_bytes is its length. */
+static uint32_t next_char(const uint8_t *text, size_t n, size_t *n_bytes)
+{
+	uint32_t cp = text[0];
+	int len = utf8_decode(text, n, &cp);
+
+	*n_bytes = len > 0 ? (size_t)len : 1;
+	return cp;
+}
+
+static void note_pairs(struct sentencepiece *s, const uint8_t *text, size_t n)
+{
+	uint32_t previous = 0;
+
+	for (size_t at = 0, len; at < n; at += len) {
+		uint32_t cp = next_char(text + at, n - at, &len);
+
+		if (at > 0) {
+			uint32_t bit = pair_bit(s, previous, cp);
+			s->pairs[bit / 64] |= UINT64_C(1) << (bit % 64);
+		}
+		previous = cp;
+	}
+}
+
+/* Sixteen bits for each token, so that few pairs share one. */
+static int find_pairs(struct sentencepiece *s, const struct vocab *v)
+{
+	uint32_t n_bits = 1024;
+
+	while (n_bits < 16 * (uint64_t)v->n && n_bits < 1u << 26)
+		n_bits *= 2;
+	s->pair_mask = n_bits - 1;
+	s->pairs = calloc(n_bits / 64, sizeof(*s->pairs));
+	if (!s->pairs)
+		return -ENOMEM;
+	for (uint32_t id = 0; id < v->n; id++)
+		if (vocab_is_piece(&v->tokens[id]))
+			note_pairs(s, vocab_text(v, (int32_t)id), v->tokens[id].n_text);
+	return 0;
+}
+
 int sentencepiece_init(struct sentencepiece *s, const struct vocab *v, const float *scores, int32_t unknown,
 		       struct diag *diag)
 {
@@ -60,6 +117,8 @@ int sentencepiece_init(struct sentencepiece *s, const struct vocab *v, const flo
 	for (uint32_t i = 1; i < n; i++)
 		ranks[pieces[i].id] =
 			ranks[pieces[i - 1].id] + (pieces[i].score < pieces[i - 1].score);
+	if (find_pairs(&made, v) < 0)
+		return -ENOMEM;
 	made.ranks = steal_ptr(ranks);
 	*s = made;
 	return 0;
@@ -68,6 +127,7 @@ int sentencepiece_init(struct sentencepiece *s, const struct vocab *v, const flo
 void sentencepiece_deinit(struct sentencepiece *s)
 {
 	free(s->ranks);
+	free(s->pairs);
 	*s = SENTENCEPIECE_NULL;
 }
 
@@ -233,31 +293,58 @@ static int emit_symbol(const struct stretch *e, uint32_t i)
 	return token_list_push(e->out, id);
 }
 
-int sentencepiece_encode(const struct sentencepiece *s, const struct vocab *v, const uint8_t *text, size_t n,
-			 struct sentencepiece_work *w, struct token_list *out)
+/* Text in which each character may be joined with the next. */
+static int encode_joined(const struct stretch *e)
 {
-	struct stretch e = { .s = s, .v = v, .text = text, .n = (uint32_t)n, .w = w, .out = out };
+	struct sentencepiece_work *w = e->w;
 	uint32_t n_symbols = 0;
-	int r;
+	int r = work_reserve(w, e->s, e->v, e->n);
 
-	if (n == 0)
-		return 0;
-	r = work_reserve(w, s, v, n);
 	if (r < 0)
 		return r;
-	for (size_t at = 0; at < n;) {
-		int len = utf8_scan(text + at, n - at);
-
+	for (size_t at = 0, len; at < e->n; at += len) {
+		next_char(e->text + at, e->n - at, &len);
 		w->symbols[n_symbols] = (struct sentencepiece_symbol){
 			.start = (uint32_t)at, .previous = n_symbols - 1, .next = n_symbols + 1, .id = -1, .pair = -1,
 		};
 		n_symbols++;
-		at += len > 0 ? (size_t)len : 1;
 	}
 	w->symbols[0].previous = NO_SYMBOL;
 	w->symbols[n_symbols - 1].next = NO_SYMBOL;
-	merge_all(&e, n_symbols);
+	merge_all(e, n_symbols);
 	for (uint32_t i = 0; r == 0 && i != NO_SYMBOL; i = w->symbols[i].next)
-		r = emit_symbol(&e, i);
+		r = emit_symbol(e, i);
+	return r;
+}
+
+/* The length of the text up to where nothing can be merged across. */
+static size_t joined_length(const struct sentencepiece *s, const uint8_t *text, size_t n)
+{
+	size_t len, at;
+	uint32_t cp = next_char(text, n, &len);
+
+	for (at = len; at < n; at += len) {
+		uint32_t next = next_char(text + at, n - at, &len);
+
+		if (!may_join(s, cp, next))
+			break;
+		cp = next;
+	}
+	return at;
+}
+
+int sentencepiece_encode(const struct sentencepiece *s, const struct vocab *v, const uint8_t *text, size_t n,
+			 struct sentencepiece_work *w, struct token_list *out)
+{
+	int r = 0;
+
+	while (r == 0 && n > 0) {
+		size_t k = joined_length(s, text, n);
+		struct stretch e = { .s = s, .v = v, .text = text, .n = (uint32_t)k, .w = w, .out = out };
+
+		r = encode_joined(&e);
+		text += k;
+		n -= k;
+	}
 	return r;
 }

@@ -10,6 +10,10 @@
  * the vocabulary has no byte tokens.  Tokens of type unused take part in merges,
  * but are taken apart again.
  *
+ * A stretch is cut where two characters meet that stand side by side in no token:
+ * nothing can be merged across.  So a text of words is merged word by word, with
+ * what that takes at hand.
+ *
  * A stretch of n bytes costs O(n log n) steps, each at most a hash over one
  * piece, and at most 52 n bytes of memory.
  */
@@ -32,6 +36,8 @@ struct sentencepiece {
 	uint32_t longest;	/* bytes of the longest piece */
 	int32_t unknown;	/* -1: none */
 	bool has_unused;
+	uint64_t *pairs;	/* bits by hash: characters that may stand side by side in a token */
+	uint32_t pair_mask;	/* of their numbers */
 };
 
 #define SENTENCEPIECE_NULL ((struct sentencepiece){ 0 })

@@ -32,16 +32,32 @@ static int allocate(struct vocab *v, const struct gguf_string *tokens, size_t n,
 	return 0;
 }
 
-/* The slot of a text: the one that holds it, or the free one where it belongs. */
-static uint32_t *find_slot(const struct vocab *v, const void *text, size_t n)
+/* Above the id + 1 a slot has bits of the text's hash, so that other texts are told apart without a look at them. */
+#define SLOT_ID_BITS 23
+_Static_assert(VOCAB_MAX_TOKENS < 1u << SLOT_ID_BITS, "an id + 1 has room");
+
+static uint32_t slot_tag(uint64_t hash)
 {
-	for (uint32_t i = (uint32_t)hash_bytes(&v->key, text, n) & v->mask;; i = (i + 1) & v->mask) {
+	return (uint32_t)(hash >> (32 + SLOT_ID_BITS)) << SLOT_ID_BITS;
+}
+
+static int32_t slot_id(uint32_t slot)
+{
+	return (int32_t)(slot & ((1u << SLOT_ID_BITS) - 1)) - 1;
+}
+
+/* The slot of a text: the one that holds it, or the free one where it belongs. */
+static uint32_t *find_slot(const struct vocab *v, const void *text, size_t n, uint64_t hash)
+{
+	for (uint32_t i = (uint32_t)hash & v->mask;; i = (i + 1) & v->mask) {
 		uint32_t *slot = &v->slots[i];
 		const struct vocab_token *t;
 
 		if (*slot == 0)
 			return slot;
-		t = &v->tokens[*slot - 1];
+		if ((*slot ^ slot_tag(hash)) >> SLOT_ID_BITS)
+			continue;
+		t = &v->tokens[slot_id(*slot)];
 		if (t->n_text == n && memcmp(v->arena + t->text, text, n) == 0)
 			return slot;
 	}
@@ -147,6 +163,7 @@ int vocab_init(struct vocab *v, enum vocab_alphabet alphabet, const struct gguf_
 	for (uint32_t id = 0; r == 0 && id < n; id++) {
 		int32_t type;
 		uint32_t *slot;
+		uint64_t hash;
 
 		r = find_type(alphabet, tokens, types, id, &type, diag);
 		if (r < 0)
@@ -154,14 +171,15 @@ int vocab_init(struct vocab *v, enum vocab_alphabet alphabet, const struct gguf_
 		end = add_token(&made, id, tokens[id], type, end);
 		if (tokens[id].n == 0)
 			continue;
-		slot = find_slot(&made, tokens[id].data, tokens[id].n);
+		hash = hash_bytes(&made.key, tokens[id].data, tokens[id].n);
+		slot = find_slot(&made, tokens[id].data, tokens[id].n, hash);
 		if (*slot)
 			r = diag_set(diag, -EINVAL,
-				     "tokenizer.ggml.tokens: tokens %u and %u are the same, \"%.*s\"",
-				     *slot - 1, id, (int)(tokens[id].n < 80 ? tokens[id].n : 80),
+				     "tokenizer.ggml.tokens: tokens %d and %u are the same, \"%.*s\"",
+				     slot_id(*slot), id, (int)(tokens[id].n < 80 ? tokens[id].n : 80),
 				     tokens[id].data);
 		else
-			*slot = id + 1;
+			*slot = slot_tag(hash) | (id + 1);
 	}
 	if (r < 0) {
 		vocab_deinit(&made);
@@ -195,7 +213,7 @@ void vocab_set_control(struct vocab *v, int32_t id)
 
 int32_t vocab_find(const struct vocab *v, const void *text, size_t n)
 {
-	return (int32_t)*find_slot(v, text, n) - 1;
+	return slot_id(*find_slot(v, text, n, hash_bytes(&v->key, text, n)));
 }
 
 int32_t vocab_find_ordinary(const struct vocab *v, const void *text, size_t n)

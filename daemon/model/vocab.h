@@ -49,7 +49,7 @@ struct vocab {
 	uint32_t longest;		/* bytes of the longest text */
 	uint8_t *arena;
 	struct hash_key key;
-	uint32_t *slots;		/* [mask + 1] open addressing: id + 1 by text, 0: free */
+	uint32_t *slots;		/* [mask + 1] open addressing: by text, id + 1 and bits of the hash; 0: free */
 	uint32_t mask;
 	enum vocab_alphabet alphabet;
 	int32_t byte_ids[256];		/* the token of one byte, -1: the vocabulary has none */
