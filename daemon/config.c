@@ -350,6 +350,15 @@ static char *file_line(char *buf, int n, void *arg)
 	return buf;
 }
 
+/* inih leaves comments in continued lines alone. */
+static bool holds_comment(const char *value)
+{
+	for (; *value; value++)
+		if (isspace((unsigned char)value[0]) && value[1] == ';')
+			return true;
+	return false;
+}
+
 static int file_value(void *arg, const char *section, const char *name, const char *value)
 {
 	struct file_reader *reader = arg;
@@ -367,6 +376,8 @@ static int file_value(void *arg, const char *section, const char *name, const ch
 		diag_set(&why, 0, "unknown setting \"%s\"", name);
 		return file_error(reader, -EINVAL, why.text);
 	}
+	if (holds_comment(value))
+		return file_error(reader, -EINVAL, "a comment on a line that continues another");
 	r = set_value(reader->c, row, value, &why);
 	if (r)
 		return file_error(reader, r, why.text[0] ? why.text : strerror(-r));

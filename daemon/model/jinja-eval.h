@@ -32,7 +32,7 @@
 
 #include "daemon/model/jinja-lexer.h"
 
-#define JINJA_MAX_STEPS 2000000	/* tokens walked over; real templates take some hundred thousand at most */
+#define JINJA_MAX_STEPS 1000000	/* tokens walked over; real templates take at most three hundred thousand */
 #define JINJA_MAX_MESSAGES 8
 
 #define JINJA_MAX_NUMBER 2
