@@ -14,7 +14,7 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/protocol.h"
 
-#define LINE_MAX_BYTES 198	/* inih's line buffer less newline and NUL */
+#define LINE_MAX_BYTES 197	/* of a line without its end, which inih's buffer has room for */
 
 enum kind {
 	KIND_STRING,	/* char * */
@@ -338,12 +338,14 @@ static char *file_line(char *buf, int n, void *arg)
 {
 	struct file_reader *reader = arg;
 	size_t len;
+	bool ended;
 
 	if (reader->result || !fgets(buf, n, reader->stream))
 		return NULL;
 	reader->line++;
 	len = strlen(buf);
-	if (len > LINE_MAX_BYTES || (len && buf[len - 1] != '\n' && !feof(reader->stream))) {
+	ended = len && buf[len - 1] == '\n';
+	if (len - ended > LINE_MAX_BYTES || (len && !ended && !feof(reader->stream))) {
 		file_error(reader, -EINVAL, "the line is too long, or holds a NUL byte");
 		return NULL;
 	}
