@@ -349,16 +349,12 @@ static char *file_line(char *buf, int n, void *arg)
 		file_error(reader, -EINVAL, "the line is too long, or holds a NUL byte");
 		return NULL;
 	}
+	/* inih would take it for one more value of the line above, with comments and all. */
+	if (isspace((unsigned char)buf[0]) && buf[strspn(buf, " \t\r\n\v\f")]) {
+		file_error(reader, -EINVAL, "the line begins with a blank");
+		return NULL;
+	}
 	return buf;
-}
-
-/* inih leaves comments in continued lines alone. */
-static bool holds_comment(const char *value)
-{
-	for (; *value; value++)
-		if (isspace((unsigned char)value[0]) && value[1] == ';')
-			return true;
-	return false;
 }
 
 static int file_value(void *arg, const char *section, const char *name, const char *value)
@@ -378,8 +374,6 @@ static int file_value(void *arg, const char *section, const char *name, const ch
 		diag_set(&why, 0, "unknown setting \"%s\"", name);
 		return file_error(reader, -EINVAL, why.text);
 	}
-	if (holds_comment(value))
-		return file_error(reader, -EINVAL, "a comment on a line that continues another");
 	r = set_value(reader->c, row, value, &why);
 	if (r)
 		return file_error(reader, r, why.text[0] ? why.text : strerror(-r));

@@ -305,9 +305,9 @@ static void test_file_refusals(void **state)
 	file_refused("[kvd]\nno-cache = perhaps\n", "no-cache", 2);
 	file_refused("[kvd]\nnonsense\n", "name = value", 2);
 	file_refused("[kvd\n", "name = value", 1);
-	file_refused("[kvd]\nmodel = a\n  b ; c\n", "comment", 3);
-	/* A continued line is another value for the same name. */
-	file_refused("[kvd]\nctx = 5\n  6\n", "given twice", 3);
+	/* Neither a setting nor part of the one above. */
+	file_refused("[kvd]\nctx = 5\n  6\n", "begins with a blank", 3);
+	file_refused("[kvd]\nmodel = a\n\tb ; c\n", "begins with a blank", 3);
 	memset(line, 'x', sizeof(line));
 	memcpy(line, "[kvd]\nmodel = ", 14);
 	line[sizeof(line) - 1] = '\0';
