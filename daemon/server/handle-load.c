@@ -30,7 +30,7 @@ static void refuse_load(struct session *s, const struct msg_load *m, int r)
 		session_error(s, m->id, KVD_CODE_EXISTS, "name", text, 0);
 		break;
 	case MODELS_E_FULL:
-		snprintf(text, sizeof(text), "%u models are there, no more are possible", KVD_MODELS_MAX);
+		snprintf(text, sizeof(text), "%d models are there, no more are possible", KVD_MODELS_MAX);
 		session_error(s, m->id, KVD_CODE_QUOTA, "", text, 0);
 		break;
 	default:
