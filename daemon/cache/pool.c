@@ -395,3 +395,8 @@ void pool_block_unref(struct pool_root *r, uint32_t block)
 	charge_deinit(&r->blocks[block].charge);
 	chunk_put(r, block);
 }
+
+uint32_t pool_block_n_refs(const struct pool_root *r, uint32_t block)
+{
+	return r->blocks[block].n_refs;
+}

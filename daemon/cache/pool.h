@@ -73,6 +73,7 @@ uint32_t pool_root_capacity(const struct pool_root *r);
 int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block);
 void pool_block_ref(struct pool_root *r, uint32_t block);
 void pool_block_unref(struct pool_root *r, uint32_t block);
+uint32_t pool_block_n_refs(const struct pool_root *r, uint32_t block);	/* 0: a free one */
 
 /* The chunk of the pool that a block lies in. */
 static inline uint32_t pool_block_chunk(const struct pool_root *r, uint32_t block)

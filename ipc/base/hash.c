@@ -36,3 +36,8 @@ void hasher_digest(const struct hasher *h, uint8_t out[16])
 	XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest((const XXH3_state_t *)h));
 	memcpy(out, canonical.digest, sizeof(canonical.digest));
 }
+
+uint64_t hash_u64(const void *data, size_t n, uint64_t seed)
+{
+	return XXH3_64bits_withSeed(data, n, seed);
+}

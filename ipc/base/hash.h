@@ -21,4 +21,7 @@ void hasher_update(struct hasher *h, const void *data, size_t n);
 /* The hash of everything so far, in canonical (big-endian) form. */
 void hasher_digest(const struct hasher *h, uint8_t out[16]);
 
+/* XXH3-64 of n bytes, for tables in memory; another seed, another function. */
+uint64_t hash_u64(const void *data, size_t n, uint64_t seed);
+
 #endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/cache/evict.h"
+
+#include <stdlib.h>
+
+#include "ipc/base/checked.h"
+
+/*
+ * Position at which a token takes twice the work of one at 0: prefill of a
+ * small model slows by a fifth from the first 256 positions to an average of 1,024.
+ */
+#define COST_DOUBLES_AT 4096u
+
+#define uid_of(l) list_entry((l), struct evict_uid, link)
+
+void evict_init(struct evict *e, enum evict_policy policy, uint32_t capacity, uint64_t idle_ns)
+{
+	*e = (struct evict){ .policy = policy, .capacity = capacity, .idle_ns = idle_ns };
+	list_init(&e->active);
+	list_init(&e->idle);
+}
+
+/* --- uids --- */
+
+static struct evict_uid *find_uid(struct list *head, uid_t uid)
+{
+	list_for_each(l, head)
+		if (uid_of(l)->uid == uid)
+			return uid_of(l);
+	return NULL;
+}
+
+struct evict_uid *evict_uid_get(struct evict *e, uid_t uid)
+{
+	struct evict_uid *u = find_uid(&e->active, uid);
+
+	if (!u)
+		u = find_uid(&e->idle, uid);
+	if (!u) {
+		u = calloc(1, sizeof(*u));
+		if (!u)
+			return NULL;
+		u->uid = uid;
+		u->idle = true;
+		list_push_back(&e->idle, &u->link);
+	}
+	u->n_refs++;
+	return u;
+}
+
+void evict_uid_unref(struct evict *e, struct evict_uid *u)
+{
+	if (--u->n_refs)
+		return;
+	e->n_active -= !u->idle;
+	list_unlink(&u->link);
+	free(u);
+}
+
+static struct evict_item *lowest_of(const struct evict_uid *u)
+{
+	return u->leaves.top ? heap_entry(u->leaves.top, struct evict_item, by_score) : NULL;
+}
+
+/* Puts the uid where its leaves, its size and its idleness say. */
+static void rank_uid(struct evict *e, struct evict_uid *u)
+{
+	heap_remove(&e->by_size, &u->by_size);
+	heap_remove(&e->by_age, &u->by_age);
+	heap_remove(&e->by_idle, &u->by_idle);
+	if (!u->leaves.top)
+		return;
+	heap_push(&e->by_size, &u->by_size, UINT64_MAX - u->n_blocks, u->uid);
+	heap_push(&e->by_age, &u->by_age, lowest_of(u)->last_use, u->uid);
+	if (u->idle)
+		heap_push(&e->by_idle, &u->by_idle, u->last_active, u->uid);
+}
+
+void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t now)
+{
+	u->n_active += (uint32_t)by;
+	u->last_active = now;
+	list_unlink(&u->link);
+	list_push_back(&e->active, &u->link);
+	if (!u->idle)
+		return;
+	u->idle = false;
+	e->n_active++;
+	rank_uid(e, u);
+}
+
+/* Those without sequences for idle_ns do not count any more. */
+static void retire_idle(struct evict *e, uint64_t now)
+{
+	while (!list_empty(&e->active)) {
+		struct evict_uid *u = uid_of(e->active.next);
+
+		if (now - u->last_active <= e->idle_ns)
+			return;
+		if (u->n_active) {
+			evict_uid_activity(e, u, 0, now);
+			continue;
+		}
+		u->idle = true;
+		e->n_active--;
+		list_unlink(&u->link);
+		list_push_back(&e->idle, &u->link);
+		rank_uid(e, u);
+	}
+}
+
+/* --- items --- */
+
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint64_t id,
+		     uint32_t first, uint32_t n_tokens, uint32_t block_tokens)
+{
+	uint64_t cost = EVICT_COST_UNIT + (uint64_t)first * EVICT_COST_UNIT / COST_DOUBLES_AT;
+
+	*item = (struct evict_item){
+		.uid = u, .id = id, .base = u->base, .expires = EVICT_NEVER,
+		.cost = (uint32_t)MIN(cost * n_tokens / block_tokens, (uint64_t)UINT32_MAX),
+	};
+	u->n_blocks++;
+	rank_uid(e, u);
+}
+
+void evict_item_deinit(struct evict *e, struct evict_item *item)
+{
+	struct evict_uid *u = item->uid;
+
+	evict_withdraw(e, item);
+	u->n_blocks--;
+	rank_uid(e, u);
+	evict_uid_unref(e, u);
+	item->uid = NULL;
+}
+
+void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u)
+{
+	item->uid->n_blocks--;
+	rank_uid(e, item->uid);
+	evict_uid_unref(e, item->uid);
+	item->uid = u;
+	item->base = u->base;
+	u->n_blocks++;
+	rank_uid(e, u);
+}
+
+void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, uint64_t ttl, bool hit)
+{
+	bool offered = item->by_score.linked;
+	uint64_t expires;
+
+	if (!checked_add_u64(now, ttl, &expires))
+		expires = EVICT_NEVER;
+	evict_withdraw(e, item);
+	/* The first use sets it, later ones only put it off. */
+	if (!item->last_use || expires > item->expires)
+		item->expires = expires;
+	item->last_use = now;
+	item->base = item->uid->base;
+	item->hits += hit;
+	if (offered)
+		evict_offer(e, item);
+}
+
+bool evict_expired(const struct evict_item *item, uint64_t now)
+{
+	return now >= item->expires;
+}
+
+uint64_t evict_score(const struct evict *e, const struct evict_item *item)
+{
+	uint64_t worth = (uint64_t)item->cost * (1 + MIN(item->hits, EVICT_HITS_MAX));
+
+	if (e->policy == EVICT_LRU)
+		return item->last_use;
+	return item->base + worth + (uint64_t)((double)item->mass * (double)worth);
+}
+
+void evict_offer(struct evict *e, struct evict_item *item)
+{
+	if (item->by_score.linked)
+		return;
+	heap_push(&item->uid->leaves, &item->by_score, evict_score(e, item), item->id);
+	if (item->expires != EVICT_NEVER)
+		heap_push(&e->by_expiry, &item->by_expiry, item->expires, item->id);
+	rank_uid(e, item->uid);
+}
+
+void evict_withdraw(struct evict *e, struct evict_item *item)
+{
+	if (!item->by_score.linked)
+		return;
+	heap_remove(&item->uid->leaves, &item->by_score);
+	heap_remove(&e->by_expiry, &item->by_expiry);
+	rank_uid(e, item->uid);
+}
+
+/* --- victims --- */
+
+struct evict_item *evict_next_expired(const struct evict *e, uint64_t now)
+{
+	struct evict_item *item;
+
+	if (!e->by_expiry.top)
+		return NULL;
+	item = heap_entry(e->by_expiry.top, struct evict_item, by_expiry);
+	return evict_expired(item, now) ? item : NULL;
+}
+
+/* The idle uid to take from, or the largest beyond its share, or NULL. */
+static const struct evict_uid *choose_uid(struct evict *e, uint64_t now)
+{
+	const struct evict_uid *largest;
+
+	retire_idle(e, now);
+	if (e->by_idle.top)
+		return heap_entry(e->by_idle.top, struct evict_uid, by_idle);
+	largest = heap_entry(e->by_size.top, struct evict_uid, by_size);
+	return (uint64_t)largest->n_blocks * e->n_active > e->capacity ? largest : NULL;
+}
+
+struct evict_item *evict_victim(struct evict *e, const struct evict_uid *only, uint64_t now)
+{
+	struct evict_item *expired = evict_next_expired(e, now);
+	const struct evict_uid *u = only;
+
+	if (only)
+		return lowest_of(only);
+	if (!e->by_age.top || expired)
+		return expired;
+	if (e->policy == EVICT_SCORE)
+		u = choose_uid(e, now);
+	if (!u)
+		u = heap_entry(e->by_age.top, struct evict_uid, by_age);
+	return lowest_of(u);
+}
+
+void evict_note_victim(const struct evict *e, const struct evict_item *item)
+{
+	/* One that went since it had expired says nothing of what the others are worth. */
+	if (item == lowest_of(item->uid))
+		item->uid->base = MAX(item->uid->base, evict_score(e, item));
+}

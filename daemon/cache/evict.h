@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * evict.h - which cached block goes first.
+ *
+ * The tree offers blocks that could go (leaves that nobody uses) and withdraws
+ * them; this file keeps them in order and names a victim.  Nothing here knows
+ * tokens, blocks or the tree.
+ *
+ * Score (GreedyDual with frequency, after Cherkasova 1998 and Cao, Irani 1997):
+ *
+ *     score = base + cost * (1 + hits) * (1 + mass)
+ *
+ * base is the score of its uid's last victim at the time of the block's last use, so
+ * that what is not used ages, without a clock: recency and worth are on one scale.
+ * cost is what the block takes to compute again, growing with its position;
+ * hits are later uses, up to EVICT_HITS_MAX; mass is the share of attention that it
+ * drew, as told from outside, 0 if nobody tells.
+ *
+ * Order of victims:
+ *   1. what has expired;
+ *   2. the lowest score of the uid that has been idle for longest, if for more
+ *      than idle_ns;
+ *   3. the lowest score of the uid that holds most, if more than its share:
+ *      capacity / uids that are not idle;
+ *   4. of the uids' lowest scores, the one used least recently.
+ * So nobody within its share loses a block while another is beyond its own.
+ *
+ * Each call takes O(log n) amortised; nothing is scanned and nothing but a uid allocated.
+ * Thread: the engine thread.  Times are in ns of one monotonic clock.
+ */
+#ifndef KVD_EVICT_H
+#define KVD_EVICT_H
+
+#include <sys/types.h>
+
+#include "daemon/cache/heap.h"
+
+#define EVICT_NEVER UINT64_MAX
+#define EVICT_HITS_MAX 7u
+#define EVICT_COST_UNIT 1024u	/* a block at position 0 */
+
+/* EVICT_LRU: least recently used alone, whoever's; a baseline for measurements. */
+enum evict_policy { EVICT_SCORE, EVICT_LRU };
+
+/* A uid that has blocks or sequences. */
+struct evict_uid {
+	struct list link;		/* in evict.active or .idle, the longest inactive first */
+	uid_t uid;
+	bool idle;
+	uint32_t n_refs;		/* blocks and sequences */
+	uint32_t n_blocks;
+	uint32_t n_active;		/* sequences */
+	uint64_t last_active;
+	uint64_t base;			/* the score of its last victim */
+	struct heap leaves;		/* of its items, by score */
+	struct heap_node by_size, by_age, by_idle;	/* while it has leaves */
+};
+
+/* Embedded in what may be evicted. */
+struct evict_item {
+	struct heap_node by_score, by_expiry;
+	struct evict_uid *uid;
+	uint64_t id;			/* equal scores: the lower goes first */
+	uint64_t base, last_use, expires;
+	uint32_t cost;			/* in units of 1/EVICT_COST_UNIT */
+	uint32_t hits;
+	float mass;			/* 0 .. 1 */
+};
+
+struct evict {
+	enum evict_policy policy;
+	uint32_t capacity;		/* blocks */
+	uint64_t idle_ns;
+	struct list active, idle;	/* uids */
+	uint32_t n_active;
+	/* Uids that have leaves: the most blocks first; the lowest score's last use first; idle ones. */
+	struct heap by_size, by_age, by_idle;
+	struct heap by_expiry;		/* leaves that expire */
+};
+
+void evict_init(struct evict *e, enum evict_policy policy, uint32_t capacity, uint64_t idle_ns);
+
+/* The uid with one reference more, or NULL: no memory. */
+struct evict_uid *evict_uid_get(struct evict *e, uid_t uid);
+void evict_uid_unref(struct evict *e, struct evict_uid *u);
+/* A sequence of the uid begins, goes on (by 0) or ends: +1, 0, -1. */
+void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t now);
+
+/*
+ * item is zeroed.  Takes over a reference to u and counts the block.  cost: of
+ * n_tokens from position first on, as part of a block of block_tokens.
+ */
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint64_t id,
+		     uint32_t first, uint32_t n_tokens, uint32_t block_tokens);
+/* It is gone: withdrawn, not counted any more. */
+void evict_item_deinit(struct evict *e, struct evict_item *item);
+/* Another uid had it computed after all; takes over a reference to u.  It is not offered now. */
+void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u);
+
+/* It was used now, and expires no earlier than ttl from now; hit: what it holds was of use to another. */
+void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, uint64_t ttl, bool hit);
+bool evict_expired(const struct evict_item *item, uint64_t now);
+uint64_t evict_score(const struct evict *e, const struct evict_item *item);
+
+/* It could go from now on, or no longer; both may be said twice. */
+void evict_offer(struct evict *e, struct evict_item *item);
+void evict_withdraw(struct evict *e, struct evict_item *item);
+
+/* An item that was offered, of that uid only unless NULL; NULL: there is none. */
+struct evict_item *evict_victim(struct evict *e, const struct evict_uid *only, uint64_t now);
+/* The next offered one that has expired, or NULL. */
+struct evict_item *evict_next_expired(const struct evict *e, uint64_t now);
+/* The victim is about to go: what its uid uses from now on is worth more. */
+void evict_note_victim(const struct evict *e, const struct evict_item *item);
+
+#endif

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+
+#include "daemon/cache/tree-private.h"
+#include "ipc/base/checked.h"
+
+#define pin_of(l) list_entry((l), struct tree_pin, link)
+
+/* --- pins --- */
+
+static uint32_t depth_of(const struct tree_entry *e)
+{
+	uint32_t n = 0;
+
+	for (; e->parent; e = e->parent)
+		n++;
+	return n;
+}
+
+static struct tree_pin *find_pin(struct tree *t, const struct tree_entry *e, uid_t uid)
+{
+	list_for_each(l, &t->pins)
+		if (pin_of(l)->entry == e && pin_of(l)->uid == uid)
+			return pin_of(l);
+	return NULL;
+}
+
+int tree_pin(struct tree *t, struct tree_entry *e, uid_t uid)
+{
+	uint64_t per_block = pool_root_geometry(t->config.root)->block_bytes + tree_entry_bytes(t);
+	uint32_t n = depth_of(e);
+	struct tree_pin *pin;
+	int err;
+
+	if (find_pin(t, e, uid))
+		return 0;
+	if (n > t->config.max_pinned - t->stats.n_pinned)
+		return TREE_E_FULL;
+	pin = calloc(1, sizeof(*pin));
+	if (!pin)
+		return -ENOMEM;
+	err = charge_init(&pin->charge, t->config.accounts, uid, ACCOUNT_KV, n * per_block);
+	if (err) {
+		free(pin);
+		return err == ACCOUNT_E_QUOTA ? TREE_E_QUOTA : err;
+	}
+	pin->entry = e;
+	pin->uid = uid;
+	pin->n_blocks = n;
+	list_push_back(&t->pins, &pin->link);
+	t->stats.n_pinned += n;
+	e->n_pins++;
+	tree_lock(t, e);
+	return 0;
+}
+
+static void pin_free(struct tree *t, struct tree_pin *pin)
+{
+	struct tree_ns *ns = pin->entry->ns;
+
+	t->stats.n_pinned -= pin->n_blocks;
+	charge_deinit(&pin->charge);
+	list_unlink(&pin->link);
+	pin->entry->n_pins--;
+	ns->n_paths++;	/* unlocking may take away all that keeps it */
+	tree_unlock(t, pin->entry);
+	tree_ns_put(t, ns);
+	free(pin);
+}
+
+bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid, uint64_t now)
+{
+	struct tree_pin *pin = find_pin(t, e, uid);
+
+	if (!pin)
+		return false;
+	for (struct tree_entry *a = e; a->parent; a = a->parent)
+		evict_touch(&t->evict, &a->item, now, 0, false);
+	pin_free(t, pin);
+	return true;
+}
+
+bool tree_pinned_by(const struct tree *t, const struct tree_entry *e, uint32_t i, uid_t *uid)
+{
+	list_for_each(l, &t->pins) {
+		if (pin_of(l)->entry != e || i--)
+			continue;
+		*uid = pin_of(l)->uid;
+		return true;
+	}
+	return false;
+}
+
+/* --- removal --- */
+
+static bool is_below(const struct tree_entry *e, const struct tree_entry *top)
+{
+	while (e && e != top)
+		e = e->parent;
+	return e != NULL;
+}
+
+static void unpin_below(struct tree *t, const struct tree_entry *top)
+{
+	list_for_each_safe(l, next, &t->pins)
+		if (is_below(pin_of(l)->entry, top))
+			pin_free(t, pin_of(l));
+}
+
+static struct tree_entry *deepest_first(struct tree_entry *e)
+{
+	while (e->children)
+		e = tree_order_first(e);
+	return e;
+}
+
+/* After e and all below it, where children come before their parents; top is the last. */
+static struct tree_entry *next_upwards(struct tree_entry *e, const struct tree_entry *top)
+{
+	struct tree_entry *next = e == top ? NULL : tree_order_next(e);
+
+	if (e == top)
+		return NULL;
+	return next ? deepest_first(next) : e->parent;
+}
+
+void tree_drop(struct tree *t, struct tree_entry *top)
+{
+	struct tree_entry *next;
+
+	if (top->doomed)
+		return;
+	unpin_below(t, top);
+	for (struct tree_entry *e = deepest_first(top); e; e = next_upwards(e, top))
+		e->doomed = true;
+	for (struct tree_entry *e = deepest_first(top); e; e = next) {
+		next = next_upwards(e, top);
+		if (!e->n_locks) {
+			tree_entry_remove(t, e);
+		} else if (e == top) {
+			tree_unlink_child(t, e);
+			e->detached = true;
+		}
+	}
+}
+
+static void wipe_ns(struct tree *t, struct tree_ns *ns)
+{
+	ns->n_paths++;
+	while (ns->root.children)
+		tree_drop(t, ns->root.children);
+	tree_ns_put(t, ns);
+}
+
+void tree_wipe(struct tree *t, const struct tree_name *name)
+{
+	struct tree_ns *ns = name ? tree_ns_find(t, *name) : NULL;
+
+	if (ns)
+		wipe_ns(t, ns);
+	if (name)
+		return;
+	for (uint32_t i = 0; i < TREE_NS_BUCKETS; i++)
+		list_for_each_safe(l, next, &t->namespaces[i])
+			wipe_ns(t, list_entry(l, struct tree_ns, link));
+}
+
+/* --- views --- */
+
+struct tree_entry *tree_find(struct tree *t, uint64_t id)
+{
+	for (uint32_t i = 0; id && i < t->n_slab; i++)
+		if (t->slab[i].id == id && !t->slab[i].pending && !t->slab[i].doomed)
+			return &t->slab[i];
+	return NULL;
+}
+
+static void view_of(const struct tree *t, struct tree_entry *e, struct tree_view *v)
+{
+	*v = (struct tree_view){
+		.entry = e,
+		.id = e->id,
+		.parent = e->parent->parent ? e->parent->id : 0,
+		.name = { .bytes = e->ns->name, .n = e->ns->n_name },
+		.tokens = e->tokens,
+		.n_tokens = e->n_tokens,
+		.first = e->first,
+		.block = e->block,
+		.uid = e->item.uid->uid,
+		.hits = e->item.hits,
+		.n_users = e->n_users,
+		.n_pins = e->n_pins,
+		.created = e->created,
+		.last_use = e->item.last_use,
+		.expires = e->item.expires,
+		.score = evict_score(&t->evict, &e->item),
+		.evictable = e->item.by_score.linked,
+	};
+}
+
+/* After e, where parents come before their children. */
+static struct tree_entry *next_downwards(struct tree_entry *e)
+{
+	if (e->children)
+		return tree_order_first(e);
+	while (e->parent) {
+		struct tree_entry *next = tree_order_next(e);
+
+		if (next)
+			return next;
+		e = e->parent;
+	}
+	return NULL;
+}
+
+static bool walk_ns(const struct tree *t, struct tree_ns *ns, tree_walk_fn fn, void *arg)
+{
+	for (struct tree_entry *e = tree_order_first(&ns->root); e; e = next_downwards(e)) {
+		struct tree_view v;
+
+		view_of(t, e, &v);
+		if (!fn(arg, &v))
+			return false;
+	}
+	return true;
+}
+
+void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg)
+{
+	for (uint32_t i = 0; i < TREE_NS_BUCKETS; i++)
+		list_for_each(l, &t->namespaces[i])
+			if (!walk_ns(t, list_entry(l, struct tree_ns, link), fn, arg))
+				return;
+}
+
+void tree_stats(const struct tree *t, struct tree_stats *out)
+{
+	*out = t->stats;
+	out->bytes = t->stats.n_entries * tree_entry_bytes(t);
+}

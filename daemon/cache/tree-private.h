@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tree-private.h - the tree's state and what its files offer each other.
+ *
+ *   tree.c          paths: lookup, claims, entering
+ *   tree-entry.c    entries come, are found, locked, and go; namespaces
+ *   tree-order.c    the children of an entry in the order of their tokens
+ *   tree-control.c  pins, removal, views, figures
+ */
+#ifndef KVD_TREE_PRIVATE_H
+#define KVD_TREE_PRIVATE_H
+
+#include "daemon/cache/tree.h"
+
+#define TREE_NS_BUCKETS 64u
+
+/*
+ *   (free) -- claimed --> PENDING -- filled --> READY --> (free)
+ *      |                     `---- abandoned ------------> (free)
+ *      `----- entered ------------------------> READY
+ *
+ * A pending entry's parent is ready, or pending and claimed by the same path.
+ *
+ * Locks: an entry is locked by each path whose `at` or `tail` it is, each pin, being pending, and each
+ * child that is locked.  What is not locked can go, leaves first; a ready leaf that
+ * is not locked is on offer to be evicted.  Doomed: dropped while it was locked; it goes with its last lock.
+ */
+struct tree_entry {
+	uint64_t id;			/* 0: free */
+	uint64_t hash;			/* of its tokens, by its parent's id */
+	struct tree_entry *chain;	/* the next in its bucket; of free ones */
+	struct tree_ns *ns;
+	struct tree_entry *parent;	/* NULL: the root of its namespace */
+	struct tree_entry *children;	/* the ready ones: root of their treap */
+	struct tree_entry *left, *right, *up;	/* in its parent's treap */
+	int32_t *tokens;		/* [n_tokens] */
+	uint32_t n_tokens, first;
+	uint32_t block;
+	uint32_t n_locks, n_users, n_pins;
+	bool pending, doomed;
+	bool detached;			/* doomed, and neither its parent nor the index knows it */
+	struct tree_path *owner;	/* of a pending one */
+	struct list waiters;		/* for a pending one */
+	uint64_t created;
+	struct evict_item item;
+	struct charge charge;
+};
+
+struct tree_ns {
+	struct list link;		/* in its bucket */
+	uint64_t hash;			/* of its name */
+	uint32_t n_entries, n_paths;
+	struct tree_entry root;
+	size_t n_name;
+	unsigned char name[];
+};
+
+struct tree_pin {
+	struct list link;
+	struct tree_entry *entry;
+	uid_t uid;
+	uint32_t n_blocks;
+	struct charge charge;
+};
+
+struct tree {
+	struct tree_config config;
+	uint32_t block_tokens;
+	uint64_t hash_mask;
+	struct tree_entry *slab;	/* [max_entries] */
+	int32_t *tokens;		/* [max_entries][block_tokens] */
+	uint32_t n_slab;		/* of it were ever used */
+	struct tree_entry *free;
+	struct tree_entry **buckets;	/* [n_buckets] by id of parent and hash */
+	uint64_t *ghosts;		/* [n_buckets] what has gone, see tree-entry.c */
+	uint32_t n_buckets;		/* a power of two */
+	uint64_t next_id;
+	uint32_t n_locked;
+	struct list namespaces[TREE_NS_BUCKETS];
+	struct list woken;		/* paths */
+	struct list pins;
+	struct evict evict;
+	struct tree_stats stats;
+};
+
+/* What is in use, or kept by a pin, does not expire. */
+static inline bool tree_expired(const struct tree_entry *e, uint64_t now)
+{
+	return !e->n_locks && evict_expired(&e->item, now);
+}
+
+/* tree-entry.c */
+struct tree_ns *tree_ns_find(struct tree *t, struct tree_name name);
+int tree_ns_get(struct tree *t, struct tree_name name, struct tree_ns **out);	/* one path more: 0, -ENOMEM */
+void tree_ns_put(struct tree *t, struct tree_ns *ns);
+uint64_t tree_entry_bytes(const struct tree *t);
+/* A pending one, not locked and without owner.  0, TREE_E_FULL, TREE_E_QUOTA, -ENOMEM. */
+int tree_entry_new(struct tree *t, struct tree_entry *parent, const int32_t *tokens, uint32_t n_tokens,
+		   struct evict_uid *uid, uint64_t now, struct tree_entry **out);
+/* One that is not locked and has no children. */
+void tree_entry_remove(struct tree *t, struct tree_entry *e);
+/* Gives it a block; takes a reference of the tree's own. */
+void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block);
+/* Another uid pays for it.  0, TREE_E_QUOTA, -ENOMEM. */
+int tree_entry_move(struct tree *t, struct tree_entry *e, struct evict_uid *uid);
+/* The child with exactly these tokens, pending or not. */
+struct tree_entry *tree_child(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
+			      uint32_t n_tokens);
+void tree_unlink_child(struct tree *t, struct tree_entry *e);
+void tree_lock(struct tree *t, struct tree_entry *e);
+/* It may be gone then, and all that only it kept. */
+void tree_unlock(struct tree *t, struct tree_entry *e);
+/* Remembers that it went, so that a miss can be explained. */
+void tree_note_ghost(struct tree *t, const struct tree_entry *e, bool expired);
+/* Whether a child with these tokens went lately, and why: TREE_MISS_NONE if not. */
+enum tree_miss tree_ghost(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
+			  uint32_t n_tokens);
+
+/* tree-order.c */
+void tree_order_insert(struct tree_entry *parent, struct tree_entry *e);
+void tree_order_remove(struct tree_entry *parent, struct tree_entry *e);
+struct tree_entry *tree_order_first(const struct tree_entry *parent);
+struct tree_entry *tree_order_next(struct tree_entry *e);
+struct tree_entry *tree_order_prev(struct tree_entry *e);
+/* The last child before these tokens and the first that is not, either NULL. */
+void tree_order_find(const struct tree_entry *parent, const int32_t *tokens, uint32_t n_tokens,
+		     struct tree_entry **before, struct tree_entry **after);
+/* How many first tokens they have in common. */
+uint32_t tree_common(const struct tree_entry *e, const int32_t *tokens, uint32_t n_tokens);
+
+#endif

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tree.h - the prefix tree: whose KV is in which block.
+ *
+ *     namespace "uid:1000"
+ *       `- [t0 ... t15]         entry: one block of the pool, a full one
+ *            |- [t16 ... t31]   branches share what is before them
+ *            |    `- [t32 t33]  short leaf: the open tail of a sequence that ended
+ *            `- [u16 ... u31]   pending: claimed by a sequence that will compute it
+ *
+ * A tree is made for one root identity (model, KV type, numerics ...: everything that
+ * the stored numbers depend on but the tokens) and refers to blocks of its pool_root.
+ * Inside it each namespace is a tree of its own: what was stored under one name is not found
+ * under another.  An entry is found by the id of its parent and a hash of its own tokens;
+ * equal hashes chain and token ids are always compared.  Ids are never reused.
+ *
+ * A sequence walks the tree with a `struct tree_path`.  Its life:
+ *
+ *     init -> lookup -+-> (waits) -> woken -> lookup ...
+ *                     `-> blocks, copy of the tail, claim -> enter, enter ... -> keep_tail -> deinit
+ *                                                   ^------- reset (preempted) <---'
+ *
+ * Lookup moves the path to the deepest entry that holds its tokens.  What is on the
+ * path stays until it moves away.  What it is going to compute it claims, so that others with
+ * the same tokens wait rather than compute it too; entering a block that is full makes
+ * it of use to all.  Where it is there already, the sequence's copy is given up for it.
+ * A sequence that can't go on (parked, preempted, throttled, cancelled) abandons its claims;
+ * those who waited for them are woken, look up again, and the first claims them.
+ *
+ * References: an entry holds one on its block, a sequence one on each of its own table.
+ * The uid that had a block computed is charged for it (by the pool) and for
+ * its entry (here, as ACCOUNT_KV) until it is evicted.  Entries come from memory that is
+ * reserved with the tree; a table of tokens is in it, no pointer to a request's.
+ *
+ * Thread: the engine thread.  No clock: `now` is in ns, monotonic.
+ */
+#ifndef KVD_TREE_H
+#define KVD_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/cache/evict.h"
+#include "daemon/cache/pool.h"
+#include "ipc/base/account.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/list.h"
+
+struct tree;
+struct tree_ns;		/* a namespace: as long as it has entries or paths */
+struct tree_entry;
+
+#define TREE_E_FULL 1	/* no entry is left, or none of the bounded share of pins */
+#define TREE_E_QUOTA 2	/* the uid's share is used up */
+#define TREE_E_PARENT 3	/* what is before it is not in the tree, or no longer wanted there */
+
+#define TREE_NAME_MAX 255u	/* bytes of a namespace's name */
+
+/* A namespace's name: any bytes. */
+struct tree_name {
+	const void *bytes;
+	size_t n;
+};
+
+struct tree_config {
+	struct accounts *accounts;
+	struct pool_root *root;
+	uint64_t seed;			/* of the hash: random, so that nobody makes tokens that collide */
+	uint32_t hash_bits;		/* of the hash that are used; 0: 64.  Fewer for tests */
+	uint32_t max_entries;		/* 0: pool_root_capacity() */
+	uint32_t max_pinned;		/* blocks on pinned paths, counted for each pin; 0: a quarter of max_entries */
+	uint64_t idle_ns;		/* see evict.h; 0: ten minutes */
+	enum evict_policy policy;
+	bool whole_blocks;		/* reuse is to the block, not to the token: a KV type that is sealed */
+};
+
+/* 0, -EINVAL, -ENOMEM. */
+int tree_new(struct tree **out, const struct tree_config *config);
+/* Every path is gone.  All entries go. */
+void tree_free(struct tree *t);
+CLEANUP_DEFINE(struct tree, tree_free)
+
+/* --- a sequence's way through it --- */
+
+/* Embedded in a request.  Fields are the tree's. */
+struct tree_path {
+	struct tree *tree;
+	struct tree_ns *ns;
+	struct evict_uid *uid;
+	struct tree_entry *at;		/* its own prefix ends here; held */
+	struct tree_entry *tail;	/* held until tree_tail_done() */
+	struct tree_entry *claim;	/* the deepest pending entry of its own */
+	struct list wait_link;		/* in an entry's waiters, or those woken */
+	uint32_t depth;			/* blocks from the root to at */
+	uint64_t ttl;
+	bool waits;
+};
+
+/*
+ * ttl: what the sequence leaves expires so long after its
+ * last use; EVICT_NEVER.  0, -EINVAL, -ENOMEM.
+ */
+int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid, uint64_t ttl,
+		   uint64_t now);
+/* A zeroed one is fine, twice too. */
+void tree_path_deinit(struct tree_path *p, uint64_t now);
+/* Back to the root: holds and claims nothing, waits for nothing. */
+void tree_path_reset(struct tree_path *p, uint64_t now);
+
+enum tree_miss {	/* why not all of a prompt (but its last token) was found */
+	TREE_MISS_NONE,		/* it was */
+	TREE_MISS_EMPTY,	/* nothing is stored from there on */
+	TREE_MISS_DIFFERS,	/* another token is stored there */
+	TREE_MISS_EXPIRED,
+	TREE_MISS_EVICTED,
+	TREE_MISS_NAMESPACE,	/* another namespace of the caller's has it */
+};
+
+struct tree_match {
+	uint32_t n_tokens;	/* found, from position 0 on: blocks of the path and the tail */
+	uint32_t n_tail;	/* of them in the last, partly matching block ... */
+	uint32_t tail_block;	/* ... the first n_tail tokens of this one, to be copied */
+	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
+	bool waits;		/* the path waits for them; it was not moved */
+	enum tree_miss miss;	/* at position n_tokens */
+};
+
+/*
+ * The longest stored prefix of a prompt, at most n - 1 tokens.  The path goes on from where it is; tokens[0]
+ * is the sequence's first.  may_wait: where others are computing more of
+ * it, the path waits for that instead of moving, and is woken when it
+ * is there or abandoned.  also: other namespaces that the caller may know of, for `miss` alone.
+ */
+void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool may_wait,
+		 const struct tree_name *also, size_t n_also, uint64_t now, struct tree_match *out);
+/* The next path that is not to wait any more, or NULL: first those who began first to wait for an entry. */
+struct tree_path *tree_next_woken(struct tree *t);
+
+uint32_t tree_path_n_blocks(const struct tree_path *p);
+/* Block numbers of the path's blocks from the nth on, tree_path_n_blocks() - n of them. */
+void tree_path_blocks(const struct tree_path *p, uint32_t n, uint32_t *blocks);
+/* tail_block of the last lookup was copied, or is not wanted. */
+void tree_tail_done(struct tree_path *p);
+
+/*
+ * The sequence is going to compute the blocks that n tokens fill, beyond its path.  Claims them up to the
+ * first that is there or claimed already, or as far as memory and quota go: a claim
+ * is a courtesy.  Returns the number of blocks claimed.
+ */
+uint32_t tree_claim(struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now);
+/* Gives up what it claimed and has not entered. */
+void tree_abandon(struct tree_path *p);
+
+/*
+ * The block after the path's is full: tokens [block_tokens] are its.  The path moves on to it.
+ * *block is the sequence's, with a reference of its own; where the tree has that block already, it is exchanged
+ * for the tree's.  0; TREE_E_FULL, TREE_E_QUOTA, TREE_E_PARENT, -ENOMEM: nothing has changed, it may be tried again.
+ */
+int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_t *block);
+/*
+ * A sequence ends with n < block_tokens tokens after its path: keeps them as a short leaf, unless
+ * something there begins with them.  The same errors.
+ */
+int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint32_t block, uint64_t now);
+
+/* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */
+void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
+
+/* --- room --- */
+
+/* Frees one block that nobody uses, of that uid only unless NULL.  False: there is none. */
+bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
+/* Removes what has expired and nobody uses, at most max entries; returns how many. */
+uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);
+/* Blocks that tree_evict() can free in all. */
+uint32_t tree_n_evictable(const struct tree *t);
+
+/* --- control --- */
+
+/*
+ * Keeps the entry and all before it until it is unpinned.  uid is charged for
+ * the blocks of the whole path, once for each pin.  0 (also if it had pinned it), TREE_E_FULL, TREE_E_QUOTA, -ENOMEM.
+ */
+int tree_pin(struct tree *t, struct tree_entry *e, uid_t uid);
+/* False: the uid had not pinned it. */
+bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid, uint64_t now);
+/* Who pinned, one after another: i from 0.  False: there are no more. */
+bool tree_pinned_by(const struct tree *t, const struct tree_entry *e, uint32_t i, uid_t *uid);
+/*
+ * Removes the entry and all below it.  What is in use goes when it is not any more, but nobody finds it from now on.
+ */
+void tree_drop(struct tree *t, struct tree_entry *e);
+/* All of a namespace's; NULL: of all namespaces. */
+void tree_wipe(struct tree *t, const struct tree_name *name);
+/* By id, or NULL.  Looks at all entries. */
+struct tree_entry *tree_find(struct tree *t, uint64_t id);
+
+struct tree_view {
+	struct tree_entry *entry;	/* valid until the tree changes */
+	uint64_t id, parent;		/* parent 0: the root of its namespace */
+	struct tree_name name;		/* its namespace's */
+	const int32_t *tokens;
+	uint32_t n_tokens, first;	/* at positions first .. first + n_tokens - 1 */
+	uint32_t block;
+	uid_t uid;			/* who is charged */
+	uint32_t hits, n_users, n_pins;
+	uint64_t created, last_use, expires, score;
+	bool evictable;
+};
+
+/* All entries that hold a block, each after its parent, until fn returns false. */
+typedef bool (*tree_walk_fn)(void *arg, const struct tree_view *view);
+void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg);
+
+struct tree_stats {
+	uint32_t n_namespaces, n_entries, n_pending, n_pinned;	/* n_pinned as max_pinned counts */
+	uint64_t bytes;			/* of entries; their blocks are the pool's */
+	uint64_t tokens;		/* stored */
+	uint64_t lookups, hits;		/* that did not wait; that found a token */
+	uint64_t asked_tokens, hit_tokens;
+	uint64_t waits, abandoned;	/* lookups that waited; claims given up */
+	uint64_t entered, deduplicated, evicted, expired, refused;
+};
+void tree_stats(const struct tree *t, struct tree_stats *out);
+
+#endif
