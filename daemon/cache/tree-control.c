@@ -68,14 +68,12 @@ static void pin_free(struct tree *t, struct tree_pin *pin)
 	free(pin);
 }
 
-bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid, uint64_t now)
+bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid)
 {
 	struct tree_pin *pin = find_pin(t, e, uid);
 
 	if (!pin)
 		return false;
-	for (struct tree_entry *a = e; a->parent; a = a->parent)
-		evict_touch(&t->evict, &a->item, now, 0, false);
 	pin_free(t, pin);
 	return true;
 }
@@ -107,6 +105,17 @@ static void unpin_below(struct tree *t, const struct tree_entry *top)
 			pin_free(t, pin_of(l));
 }
 
+static struct tree_path *claimer_below(const struct tree *t, const struct tree_entry *top)
+{
+	list_for_each(l, &t->pending) {
+		const struct tree_entry *e = list_entry(l, struct tree_entry, pending_link);
+
+		if (is_below(e, top))
+			return e->owner;
+	}
+	return NULL;
+}
+
 static struct tree_entry *deepest_first(struct tree_entry *e)
 {
 	while (e->children)
@@ -127,10 +136,13 @@ static struct tree_entry *next_upwards(struct tree_entry *e, const struct tree_e
 void tree_drop(struct tree *t, struct tree_entry *top)
 {
 	struct tree_entry *next;
+	struct tree_path *p;
 
 	if (top->doomed)
 		return;
 	unpin_below(t, top);
+	while ((p = claimer_below(t, top)))
+		tree_abandon_last(p);
 	for (struct tree_entry *e = deepest_first(top); e; e = next_upwards(e, top))
 		e->doomed = true;
 	for (struct tree_entry *e = deepest_first(top); e; e = next) {

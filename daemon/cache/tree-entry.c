@@ -76,10 +76,22 @@ void tree_ns_put(struct tree *t, struct tree_ns *ns)
 
 /* --- the index --- */
 
+/*
+ * XXH3 of short inputs all but adds the seed to the bytes, so that consecutive ids and
+ * small tokens would make up for each other: ids are spread first (Stafford's
+ * variant 13 of MurmurHash3's finalizer, as in splitmix64).
+ */
+static uint64_t seed_of(const struct tree *t, uint64_t id)
+{
+	id = (id ^ id >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	id = (id ^ id >> 27) * UINT64_C(0x94d049bb133111eb);
+	return t->config.seed ^ id ^ id >> 31;
+}
+
 static uint64_t hash_tokens(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			    uint32_t n_tokens)
 {
-	return hash_u64(tokens, n_tokens * sizeof(*tokens), t->config.seed ^ parent->id) & t->hash_mask;
+	return hash_u64(tokens, n_tokens * sizeof(*tokens), seed_of(t, parent->id)) & t->hash_mask;
 }
 
 static struct tree_entry **bucket_of(const struct tree *t, uint64_t hash)
@@ -131,7 +143,7 @@ static uint64_t ghost_key(const struct tree *t, const struct tree_entry *parent,
 {
 	uint64_t id = parent->parent ? parent->id : parent->ns->hash;
 
-	return hash_u64(tokens, n_tokens * sizeof(*tokens), t->config.seed + id) & ~UINT64_C(1);
+	return hash_u64(tokens, n_tokens * sizeof(*tokens), seed_of(t, id)) & ~UINT64_C(1);
 }
 
 static uint64_t *ghost_place(const struct tree *t, uint64_t key)
@@ -177,7 +189,7 @@ static struct tree_entry *slab_take(struct tree *t)
 
 	if (e) {
 		t->free = e->chain;
-	} else if (t->n_slab < t->config.max_entries) {
+	} else if (t->n_slab < 2 * t->config.max_entries) {
 		e = &t->slab[t->n_slab];
 		e->tokens = t->tokens + (size_t)t->n_slab++ * t->block_tokens;
 	} else {
@@ -219,6 +231,8 @@ int tree_entry_new(struct tree *t, struct tree_entry *parent, const int32_t *tok
 	e->created = now;
 	e->charge = charge;
 	list_init(&e->waiters);
+	list_init(&e->pending_link);
+	list_push_back(&t->pending, &e->pending_link);
 	uid->n_refs++;
 	evict_item_init(&t->evict, &e->item, uid, e->id, e->first, n_tokens, t->block_tokens);
 	index_insert(t, e);
@@ -238,6 +252,7 @@ void tree_entry_remove(struct tree *t, struct tree_entry *e)
 		tree_unlink_child(t, e);
 	if (e->pending) {
 		t->stats.n_pending--;
+		list_unlink(&e->pending_link);
 	} else {
 		t->stats.tokens -= e->n_tokens;
 		pool_block_unref(t->config.root, e->block);
@@ -272,6 +287,7 @@ void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block)
 	e->block = block;
 	e->pending = false;
 	e->owner = NULL;
+	list_unlink(&e->pending_link);
 	tree_order_insert(e->parent, e);
 	t->stats.n_pending--;
 	t->stats.tokens += e->n_tokens;

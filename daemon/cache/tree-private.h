@@ -41,6 +41,7 @@ struct tree_entry {
 	bool detached;			/* doomed, and neither its parent nor the index knows it */
 	struct tree_path *owner;	/* of a pending one */
 	struct list waiters;		/* for a pending one */
+	struct list pending_link;	/* in tree.pending */
 	uint64_t created;
 	struct evict_item item;
 	struct charge charge;
@@ -67,8 +68,8 @@ struct tree {
 	struct tree_config config;
 	uint32_t block_tokens;
 	uint64_t hash_mask;
-	struct tree_entry *slab;	/* [max_entries] */
-	int32_t *tokens;		/* [max_entries][block_tokens] */
+	struct tree_entry *slab;	/* [2 * max_entries] */
+	int32_t *tokens;		/* [2 * max_entries][block_tokens] */
 	uint32_t n_slab;		/* of it were ever used */
 	struct tree_entry *free;
 	struct tree_entry **buckets;	/* [n_buckets] by id of parent and hash */
@@ -77,6 +78,7 @@ struct tree {
 	uint64_t next_id;
 	uint32_t n_locked;
 	struct list namespaces[TREE_NS_BUCKETS];
+	struct list pending;		/* entries */
 	struct list woken;		/* paths */
 	struct list pins;
 	struct evict evict;
@@ -88,6 +90,9 @@ static inline bool tree_expired(const struct tree_entry *e, uint64_t now)
 {
 	return !e->n_locks && evict_expired(&e->item, now);
 }
+
+/* tree.c: gives up the deepest of the path's claims, of which it has one. */
+void tree_abandon_last(struct tree_path *p);
 
 /* tree-entry.c */
 struct tree_ns *tree_ns_find(struct tree *t, struct tree_name name);

@@ -14,14 +14,14 @@
 
 static int create_memory(struct tree *t)
 {
-	uint32_t n = t->config.max_entries;
+	uint64_t n = t->config.max_entries;
 
 	t->n_buckets = GHOSTS_MIN;
 	while (t->n_buckets < n && t->n_buckets < UINT32_C(1) << 31)
 		t->n_buckets *= 2;
-	/* Touched as far as it is used. */
-	t->slab = calloc(n, sizeof(*t->slab));
-	t->tokens = calloc((size_t)n * t->block_tokens, sizeof(*t->tokens));
+	/* As many again for those that are pending, so that claims take no place from blocks.  Touched as used. */
+	t->slab = calloc(2 * n, sizeof(*t->slab));
+	t->tokens = calloc(2 * n * t->block_tokens, sizeof(*t->tokens));
 	t->buckets = calloc(t->n_buckets, sizeof(struct tree_entry *));
 	t->ghosts = calloc(t->n_buckets, sizeof(*t->ghosts));
 	return t->slab && t->tokens && t->buckets && t->ghosts ? 0 : -ENOMEM;
@@ -49,10 +49,11 @@ int tree_new(struct tree **out, const struct tree_config *config)
 	t->next_id = 1;
 	for (uint32_t i = 0; i < TREE_NS_BUCKETS; i++)
 		list_init(&t->namespaces[i]);
+	list_init(&t->pending);
 	list_init(&t->woken);
 	list_init(&t->pins);
 	evict_init(&t->evict, config->policy, t->config.max_entries, t->config.idle_ns);
-	if (!t->config.max_entries || !t->block_tokens)
+	if (!t->config.max_entries || t->config.max_entries > INT32_MAX || !t->block_tokens)
 		return -EINVAL;
 	err = create_memory(t);
 	if (err)
@@ -412,7 +413,8 @@ uint32_t tree_claim(struct tree_path *p, const int32_t *tokens, uint32_t n, uint
 	if (p->at->doomed)
 		return 0;
 	for (uint32_t end = e->first + e->n_tokens; n >= end && n - end >= t->block_tokens; end += t->block_tokens) {
-		if (tree_child(t, e, tokens + end, t->block_tokens) ||
+		if (t->stats.n_pending >= t->config.max_entries ||
+		    tree_child(t, e, tokens + end, t->block_tokens) ||
 		    tree_entry_new(t, e, tokens + end, t->block_tokens, p->uid, now, &child))
 			break;
 		child->owner = p;
@@ -429,16 +431,20 @@ static struct tree_entry *claim_above(const struct tree_path *p, const struct tr
 	return e->parent->pending && e->parent->owner == p ? e->parent : NULL;
 }
 
+void tree_abandon_last(struct tree_path *p)
+{
+	struct tree_entry *e = p->claim;
+
+	p->claim = claim_above(p, e);
+	wake(p->tree, e);
+	p->tree->stats.abandoned++;
+	tree_unlock(p->tree, e);
+}
+
 void tree_abandon(struct tree_path *p)
 {
-	while (p->claim) {
-		struct tree_entry *e = p->claim;
-
-		p->claim = claim_above(p, e);
-		wake(p->tree, e);
-		p->tree->stats.abandoned++;
-		tree_unlock(p->tree, e);
-	}
+	while (p->claim)
+		tree_abandon_last(p);
 }
 
 /* --- what was computed --- */
@@ -498,10 +504,8 @@ int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_
 	struct tree_entry *e;
 	int err = 0;
 
-	if (p->at->doomed) {
-		tree_abandon(p);
+	if (p->at->doomed)
 		return refuse(p, TREE_E_PARENT);
-	}
 	e = tree_child(p->tree, p->at, tokens, p->tree->block_tokens);
 	if (!e) {
 		err = fill_new(p, tokens, p->tree->block_tokens, now, *block, &e);

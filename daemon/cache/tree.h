@@ -69,7 +69,7 @@ struct tree_config {
 	struct pool_root *root;
 	uint64_t seed;			/* of the hash: random, so that nobody makes tokens that collide */
 	uint32_t hash_bits;		/* of the hash that are used; 0: 64.  Fewer for tests */
-	uint32_t max_entries;		/* 0: pool_root_capacity() */
+	uint32_t max_entries;		/* with a block, and as many pending; 0: pool_root_capacity() */
 	uint32_t max_pinned;		/* blocks on pinned paths, counted for each pin; 0: a quarter of max_entries */
 	uint64_t idle_ns;		/* see evict.h; 0: ten minutes */
 	enum evict_policy policy;
@@ -185,11 +185,12 @@ uint32_t tree_n_evictable(const struct tree *t);
  */
 int tree_pin(struct tree *t, struct tree_entry *e, uid_t uid);
 /* False: the uid had not pinned it. */
-bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid, uint64_t now);
+bool tree_unpin(struct tree *t, struct tree_entry *e, uid_t uid);
 /* Who pinned, one after another: i from 0.  False: there are no more. */
 bool tree_pinned_by(const struct tree *t, const struct tree_entry *e, uint32_t i, uid_t *uid);
 /*
- * Removes the entry and all below it.  What is in use goes when it is not any more, but nobody finds it from now on.
+ * Removes the entry and all below it, with pins and claims.  What is in use goes when it
+ * is not any more, but nobody finds it from now on.
  */
 void tree_drop(struct tree *t, struct tree_entry *e);
 /* All of a namespace's; NULL: of all namespaces. */

@@ -1,0 +1,880 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tree against a naive model: a list of all that is stored, with the tokens
+ * from position 0 on, searched from end to end.  Random sequences in a tiny pool with
+ * two or three different tokens, so that nearly everything has
+ * something in common with something else; after each operation everything is compared.
+ *
+ * A block's content is the tokens that were computed into it, with all before them.  A sequence that reads
+ * what other tokens gave is found at once.
+ */
+#include "tree-fixture.h"
+
+#include <stdio.h>
+
+#define BT 4u			/* tokens of a block */
+#define MAX_TOKENS 36u
+#define N_CHUNKS 4u
+#define N_BLOCKS (N_CHUNKS * FIXTURE_PER_CHUNK)
+#define N_SEQS 7u
+#define N_UIDS 3u
+#define N_ENTRIES 256u
+
+static const struct tree_name names[] = { { "uid:0", 5 }, { "uid:1", 5 }, { "public", 6 }, { "", 0 } };
+#define N_NAMES ARRAY_SIZE(names)
+
+/* What is stored, or was. */
+struct stored {
+	bool used, zombie;	/* zombie: dropped while something held it */
+	uint64_t id;
+	uint32_t name, n, block, n_pins;
+	int32_t tokens[MAX_TOKENS];
+	struct stored *parent;
+	uid_t uid;
+	uint64_t expires;
+	bool seen;
+};
+
+enum state { NONE, QUEUED, WAITING, RUNNING };
+
+struct seq {
+	enum state state;
+	struct tree_path path;
+	uint32_t name, n, n_computed, n_blocks;
+	uint32_t claims;	/* bit k: the block of tokens k * BT ... */
+	uid_t uid;
+	uint64_t ttl;
+	int32_t tokens[MAX_TOKENS];
+	uint32_t blocks[MAX_TOKENS / BT + 1];
+	struct stored *at;	/* NULL: the root */
+	struct stored *tail;		/* being copied */
+	uint32_t target;	/* WAITING: for so many tokens */
+};
+
+static struct fixture f;
+static struct stored stored[N_ENTRIES];
+static struct seq seqs[N_SEQS];
+static struct { uint32_t n; int32_t tokens[MAX_TOKENS]; uid_t uid; } content[N_BLOCKS];
+static struct stored gone[1 << 15];		/* evicted or expired, the last ones */
+static uint32_t n_gone, alphabet;
+static uint64_t now, entry_bytes;
+static struct { uint32_t hit, waited, woken, dedup, evicted, expired, takeover, tail, zombie, miss[6]; } seen;
+
+static uint32_t common(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_t n_b)
+{
+	uint32_t i = 0;
+
+	while (i < n_a && i < n_b && a[i] == b[i])
+		i++;
+	return i;
+}
+
+static bool is_below(const struct stored *e, const struct stored *top)
+{
+	while (e && e != top)
+		e = e->parent;
+	return e != NULL;
+}
+
+/* s has claimed what comes after e. */
+static bool claims_below(const struct seq *s, const struct stored *e)
+{
+	return s->state == RUNNING && !e->zombie && s->name == e->name && e->n % BT == 0 && s->claims >> e->n / BT &&
+	       common(s->tokens, s->n, e->tokens, e->n) == e->n;
+}
+
+static bool locked(const struct stored *e)
+{
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		if (seqs[i].state != NONE &&
+		    (is_below(seqs[i].at, e) || is_below(seqs[i].tail, e) || claims_below(&seqs[i], e)))
+			return true;
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && stored[i].n_pins && is_below(&stored[i], e))
+			return true;
+	return false;
+}
+
+static bool has_children(const struct stored *e)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && stored[i].parent == e)
+			return true;
+	return false;
+}
+
+static struct stored *find_stored(uint32_t name, const int32_t *tokens, uint32_t n)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		struct stored *e = &stored[i];
+
+		if (e->used && !e->zombie && e->name == name && e->n == n && common(e->tokens, n, tokens, n) == n)
+			return e;
+	}
+	return NULL;
+}
+
+static bool usable(const struct stored *e)
+{
+	return now < e->expires || locked(e);
+}
+
+/* The longest common prefix with anything in the namespace. */
+static uint32_t longest(uint32_t name, const int32_t *tokens, uint32_t n)
+{
+	uint32_t best = 0;
+
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && !stored[i].zombie && stored[i].name == name && usable(&stored[i]))
+			best = MAX(best, common(stored[i].tokens, stored[i].n, tokens, n));
+	return best;
+}
+
+/* The same with what has expired, or went: are there more than n_found tokens in common? */
+static bool went(uint32_t name, const int32_t *tokens, uint32_t n, uint32_t n_found)
+{
+	for (uint32_t i = 0; i < MIN(n_gone, (uint32_t)ARRAY_SIZE(gone)); i++)
+		if (gone[i].name == name && common(gone[i].tokens, gone[i].n, tokens, n) > n_found)
+			return true;
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && stored[i].name == name && !usable(&stored[i]) &&
+		    common(stored[i].tokens, stored[i].n, tokens, n) > n_found)
+			return true;
+	return false;
+}
+
+static bool differs(uint32_t name, const int32_t *tokens, uint32_t n, uint32_t n_found)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && !stored[i].zombie && usable(&stored[i]) && stored[i].name == name &&
+		    stored[i].n > n_found && common(stored[i].tokens, stored[i].n, tokens, n) == n_found)
+			return true;
+	return false;
+}
+
+static bool any_expired(void)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && !usable(&stored[i]))
+			return true;
+	return false;
+}
+
+/* Claimed by another than s: blocks that end at n tokens. */
+static bool claimed(uint32_t name, const int32_t *tokens, uint32_t n, const struct seq *but)
+{
+	for (uint32_t i = 0; i < N_SEQS; i++) {
+		const struct seq *s = &seqs[i];
+
+		if (s != but && s->state == RUNNING && s->name == name && s->claims >> (n / BT - 1) & 1 &&
+		    common(s->tokens, n, tokens, n) == n)
+			return true;
+	}
+	return false;
+}
+
+/* --- the model follows the tree --- */
+
+static struct stored *new_stored(const struct seq *s, uint32_t n, uint32_t block, struct stored *parent)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		if (stored[i].used)
+			continue;
+		stored[i] = (struct stored){
+			.used = true, .name = s->name, .n = n, .block = block, .parent = parent, .uid = s->uid,
+		};
+		memcpy(stored[i].tokens, s->tokens, n * sizeof(int32_t));
+		return &stored[i];
+	}
+	fail_msg("more entries than blocks");
+	return NULL;
+}
+
+static void touch(struct stored *e, uint64_t ttl)
+{
+	uint64_t expires = ttl == EVICT_NEVER ? EVICT_NEVER : now + ttl;
+
+	if (!e->expires || expires > e->expires)
+		e->expires = expires;
+}
+
+static void touch_path(struct stored *e, const struct stored *before, uint64_t ttl)
+{
+	for (; e && e != before; e = e->parent)
+		touch(e, ttl);
+}
+
+/* Zombies go when nothing holds them. */
+static void bury(void)
+{
+	bool again = true;
+
+	while (again) {
+		again = false;
+		for (uint32_t i = 0; i < N_ENTRIES; i++) {
+			struct stored *e = &stored[i];
+
+			if (!e->used || !e->zombie || locked(e) || has_children(e))
+				continue;
+			e->used = false;
+			again = true;
+		}
+	}
+}
+
+/* Short leaves that begin e are told by it. */
+static void absorb(const struct stored *e)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		struct stored *o = &stored[i];
+
+		if (o->used && !o->zombie && o != e && o->name == e->name && o->parent == e->parent && o->n % BT &&
+		    o->n < e->n && common(o->tokens, o->n, e->tokens, e->n) == o->n && !locked(o))
+			o->used = false;
+	}
+}
+
+/* --- comparing --- */
+
+/* What the model has in place of what the tree shows; the walk goes from parents to children. */
+static struct stored *stored_of(const struct tree_view *v)
+{
+	static int32_t line[MAX_TOKENS + BT];
+	struct stored *e;
+	uint32_t name = 0;
+
+	while (names[name].n != v->name.n || memcmp(names[name].bytes, v->name.bytes, v->name.n))
+		name++;
+	assert_true(v->first + v->n_tokens <= MAX_TOKENS);
+	memcpy(line + v->first, v->tokens, v->n_tokens * sizeof(int32_t));
+	e = find_stored(name, line, v->first + v->n_tokens);
+	if (e && !e->id)
+		e->id = v->id;
+	return e;
+}
+
+static bool see(void *arg, const struct tree_view *v)
+{
+	struct stored *e = stored_of(v);
+
+	assert_non_null(e);
+	assert_false(e->seen);		/* one copy */
+	e->seen = true;
+	assert_int_equal(v->id, e->id);
+	assert_int_equal(v->parent, e->parent ? e->parent->id : 0);
+	assert_int_equal(v->block, e->block);
+	assert_int_equal(v->uid, e->uid);
+	assert_int_equal(v->n_pins, e->n_pins);
+	assert_int_equal(v->expires, e->expires);
+	assert_int_equal(v->evictable, !locked(e) && !has_children(e));
+	assert_ptr_equal(tree_find(f.tree, v->id), v->entry);
+	++*(uint32_t *)arg;
+	return true;
+}
+
+static void check_blocks(void)
+{
+	uint32_t refs[N_BLOCKS] = { 0 }, n_used = 0, by_entry[N_BLOCKS] = { 0 };
+
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used)
+			by_entry[stored[i].block]++;
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		for (uint32_t k = 0; seqs[i].state != NONE && k < seqs[i].n_blocks; k++)
+			refs[seqs[i].blocks[k]]++;
+	for (uint32_t b = 0; b < N_BLOCKS; b++) {
+		assert_true(by_entry[b] <= 1);
+		assert_int_equal(pool_block_n_refs(f.root, b), refs[b] + by_entry[b]);
+		n_used += refs[b] + by_entry[b] > 0;
+	}
+	assert_int_equal(pool_root_n_used(f.root), n_used);
+}
+
+static void check_charges(uint32_t n_pending)
+{
+	uint64_t bytes[N_UIDS] = { 0 };
+	uint32_t n_claims = 0;
+
+	for (uint32_t b = 0; b < N_BLOCKS; b++)
+		if (pool_block_n_refs(f.root, b))
+			bytes[content[b].uid] += FIXTURE_BLOCK;
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used)
+			bytes[stored[i].uid] += entry_bytes;
+	for (uint32_t i = 0; i < N_SEQS; i++) {
+		uint32_t n = (uint32_t)__builtin_popcount(seqs[i].claims);
+
+		bytes[seqs[i].uid] += n * entry_bytes;
+		n_claims += n;
+	}
+	assert_int_equal(n_pending, n_claims);
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		for (uint32_t k = 0; stored[i].used && k < stored[i].n_pins; k++)
+			bytes[0] += (FIXTURE_BLOCK + entry_bytes) * ((stored[i].n + BT - 1) / BT);
+	for (uid_t uid = 0; uid < N_UIDS; uid++)
+		assert_int_equal(account_used(f.accounts, uid, ACCOUNT_KV), bytes[uid]);
+}
+
+static void check_waiting(void)
+{
+	struct tree_path *p;
+
+	while ((p = tree_next_woken(f.tree))) {
+		struct seq *s = list_entry(p, struct seq, path);
+
+		assert_int_equal(s->state, WAITING);
+		assert_false(p->waits);
+		s->state = QUEUED;
+		seen.woken++;
+		if (!find_stored(s->name, s->tokens, s->target))
+			seen.takeover++;
+		assert_false(claimed(s->name, s->tokens, s->target, s));
+	}
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		if (seqs[i].state == WAITING)
+			assert_true(claimed(seqs[i].name, seqs[i].tokens, seqs[i].target, &seqs[i]));
+}
+
+static void check_all(void)
+{
+	uint32_t n = 0, n_stored = 0, n_zombies = 0, n_evictable = 0;
+	struct tree_stats stats;
+	uint64_t tokens = 0;
+
+	bury();
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		stored[i].seen = false;
+		n_stored += stored[i].used && !stored[i].zombie;
+		n_zombies += stored[i].used && stored[i].zombie;
+		n_evictable += stored[i].used && !locked(&stored[i]);
+		if (stored[i].used)
+			tokens += stored[i].n - (stored[i].parent ? stored[i].parent->n : 0);
+	}
+	tree_walk(f.tree, see, &n);
+	assert_int_equal(n, n_stored);
+	tree_stats(f.tree, &stats);
+	assert_int_equal(stats.n_entries - stats.n_pending, n_stored + n_zombies);
+	assert_int_equal(stats.tokens, tokens);
+	if (stats.n_entries)
+		entry_bytes = stats.bytes / stats.n_entries;
+	assert_int_equal(tree_n_evictable(f.tree), n_evictable);
+	seen.zombie += n_zombies > 0;
+	check_blocks();
+	check_charges(stats.n_pending);
+	check_waiting();
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		if (seqs[i].state != NONE)
+			assert_int_equal(tree_path_n_blocks(&seqs[i].path), seqs[i].at ? seqs[i].at->n / BT : 0);
+}
+
+/* --- operations --- */
+
+static void note_gone(const struct stored *e)
+{
+	gone[n_gone++ % ARRAY_SIZE(gone)] = *e;
+}
+
+struct ids {
+	uint32_t n;
+	uint64_t ids[N_ENTRIES];
+};
+
+static bool collect(void *arg, const struct tree_view *v)
+{
+	struct ids *ids = arg;
+
+	assert_non_null(stored_of(v));
+	ids->ids[ids->n++] = v->id;
+	return true;
+}
+
+/* What the tree has lost goes out of the model: each must have been free to go, leaves first. */
+static uint32_t follow_losses(bool only_expired)
+{
+	struct ids ids = { 0 };
+	uint32_t n = 0;
+	bool again = true;
+
+	tree_walk(f.tree, collect, &ids);
+	while (again) {
+		again = false;
+		for (uint32_t i = 0; i < N_ENTRIES; i++) {
+			struct stored *e = &stored[i];
+			bool there = !e->used || e->zombie;
+
+			for (uint32_t k = 0; k < ids.n && !there; k++)
+				there = ids.ids[k] == e->id;
+			if (there || has_children(e))
+				continue;
+			assert_false(locked(e));
+			assert_true(!only_expired || now >= e->expires);
+			note_gone(e);
+			e->used = false;
+			again = true;
+			n++;
+		}
+	}
+	return n;
+}
+
+static bool evict(const uid_t *uid)
+{
+	bool any = false, expired = false, done, was_expired = false;
+	uint32_t n;
+
+	bury();
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		const struct stored *e = &stored[i];
+
+		if (!e->used || locked(e) || has_children(e) || (uid && e->uid != *uid))
+			continue;
+		any = true;
+		expired |= now >= e->expires;
+	}
+	done = tree_evict(f.tree, uid, now);
+	assert_int_equal(done, any);
+	n = follow_losses(false);
+	assert_int_equal(n, any);
+	if (any)
+		was_expired = now >= gone[(n_gone - 1) % ARRAY_SIZE(gone)].expires;
+	if (!uid)
+		assert_int_equal(was_expired, expired);	/* what has expired goes first */
+	seen.evicted += done;
+	return done;
+}
+
+static bool get_block(struct seq *s)
+{
+	int err;
+
+	while ((err = pool_block_get(f.root, s->uid, &s->blocks[s->n_blocks])) > 0)
+		if (!evict(err == POOL_E_QUOTA ? &s->uid : NULL))
+			return false;
+	assert_int_equal(err, 0);
+	content[s->blocks[s->n_blocks]].uid = s->uid;
+	content[s->blocks[s->n_blocks]].n = 0;
+	s->n_blocks++;
+	return true;
+}
+
+static void give_back(struct seq *s)
+{
+	while (s->n_blocks)
+		pool_block_unref(f.root, s->blocks[--s->n_blocks]);
+	s->n_computed = 0;
+}
+
+static void preempt(struct seq *s)
+{
+	touch_path(s->at, NULL, s->ttl);
+	tree_path_reset(&s->path, now);
+	s->at = NULL;
+	s->claims = 0;
+	give_back(s);
+	s->state = QUEUED;
+}
+
+/* Everything in the sequence's blocks is what its own tokens gave. */
+static void check_content(const struct seq *s)
+{
+	for (uint32_t i = 0; i < s->n_computed; i++) {
+		uint32_t b = s->blocks[i / BT];
+
+		assert_true(content[b].n > i);
+		assert_int_equal(common(content[b].tokens, i + 1, s->tokens, i + 1), i + 1);
+	}
+}
+
+static void check_miss(const struct seq *s, const struct tree_match *m)
+{
+	seen.miss[m->miss]++;
+	assert_int_equal(m->miss == TREE_MISS_NONE, m->n_tokens == s->n - 1);
+	switch (m->miss) {
+	case TREE_MISS_EMPTY:
+		/* What has expired and is still there may hide what differs. */
+		assert_false(!any_expired() && differs(s->name, s->tokens, s->n - 1, m->n_tokens));
+		break;
+	case TREE_MISS_DIFFERS:
+		assert_true(differs(s->name, s->tokens, s->n - 1, m->n_tokens));
+		break;
+	case TREE_MISS_EXPIRED:
+	case TREE_MISS_EVICTED:
+		assert_true(went(s->name, s->tokens, s->n, m->n_tokens));
+		break;
+	case TREE_MISS_NAMESPACE:
+		assert_true(longest(2, s->tokens, s->n - 1) > m->n_tokens);
+		break;
+	case TREE_MISS_NONE:
+		break;
+	}
+}
+
+static void take_found(struct seq *s, const struct tree_match *m)
+{
+	uint32_t n = tree_path_n_blocks(&s->path);
+
+	tree_path_blocks(&s->path, 0, s->blocks);
+	for (uint32_t i = 0; i < n; i++)
+		pool_block_ref(f.root, s->blocks[i]);
+	s->n_blocks = n;
+	s->n_computed = n * BT;
+	s->at = n ? find_stored(s->name, s->tokens, n * BT) : NULL;
+	assert_true(!n || s->at);
+	touch_path(s->at, NULL, s->ttl);
+	check_content(s);
+	if (!m->n_tail)
+		return;
+	seen.tail++;
+	for (uint32_t i = 0; i < N_ENTRIES; i++)	/* the tail's entry is used now */
+		if (stored[i].used && !stored[i].zombie && stored[i].block == m->tail_block)
+			s->tail = &stored[i];
+	assert_non_null(s->tail);
+	touch(s->tail, s->ttl);
+	assert_true(content[m->tail_block].n >= m->n_tokens);
+	assert_int_equal(common(content[m->tail_block].tokens, m->n_tokens, s->tokens, m->n_tokens), m->n_tokens);
+	assert_true(pool_block_n_refs(f.root, m->tail_block) > 0);
+}
+
+static void lookup(struct seq *s)
+{
+	uint32_t best = longest(s->name, s->tokens, s->n - 1), full = best / BT * BT, pending = 0;
+	bool may_wait = below(4) != 0;
+	struct tree_match m;
+
+	while (full + pending + BT <= s->n - 1 && claimed(s->name, s->tokens, full + pending + BT, s))
+		pending += BT;
+	tree_lookup(&s->path, s->tokens, s->n, may_wait, &names[2], s->name != 2, now, &m);
+	assert_int_equal(m.n_pending, pending);
+	assert_int_equal(m.waits, pending && may_wait);
+	if (m.waits) {
+		assert_int_equal(m.n_tokens, full);
+		s->state = WAITING;
+		s->target = full + pending;
+		seen.waited++;
+		return;
+	}
+	assert_int_equal(m.n_tokens, best);
+	assert_int_equal(m.n_tail, best - full);
+	check_miss(s, &m);
+	seen.hit += m.n_tokens > 0;
+	take_found(s, &m);
+	/* The tail stays until it is copied, whatever must go for the place. */
+	if (m.n_tail) {
+		if (get_block(s)) {
+			content[s->blocks[s->n_blocks - 1]].n = best;
+			memcpy(content[s->blocks[s->n_blocks - 1]].tokens, s->tokens, best * sizeof(int32_t));
+			s->n_computed = best;
+		}
+		tree_tail_done(&s->path);
+		s->tail = NULL;
+	}
+	s->state = RUNNING;
+	s->claims = 0;
+	if (below(5)) {
+		uint32_t n = tree_claim(&s->path, s->tokens, s->n, now);
+
+		s->claims = ((1u << n) - 1) << full / BT;
+		for (uint32_t k = 1; k <= n; k++)	/* nobody else has or claims it */
+			assert_false(claimed(s->name, s->tokens, full + k * BT, s));
+	}
+}
+
+static void enter(struct seq *s)
+{
+	uint32_t depth = s->at ? s->at->n / BT : 0, *block = &s->blocks[depth], mine = *block;
+	struct stored *there = s->at && s->at->zombie ? NULL : find_stored(s->name, s->tokens, (depth + 1) * BT);
+	int err = tree_enter(&s->path, s->tokens + depth * BT, now, block);
+
+	if (err) {
+		assert_int_equal(*block, mine);
+		assert_int_equal(err, s->at && s->at->zombie ? TREE_E_PARENT : TREE_E_QUOTA);
+		return;
+	}
+	assert_false(s->at && s->at->zombie);
+	if (there) {
+		assert_int_equal(*block, there->block);
+		seen.dedup += mine != *block;
+	} else {
+		there = new_stored(s, (depth + 1) * BT, mine, s->at);
+		for (uint32_t i = 0; i < N_SEQS; i++)
+			if (seqs[i].name == s->name &&
+			    common(seqs[i].tokens, seqs[i].n, s->tokens, there->n) == there->n)
+				seqs[i].claims &= ~(1u << depth);
+		absorb(there);
+	}
+	s->at = there;
+	touch(there, s->ttl);
+}
+
+static void compute(struct seq *s)
+{
+	uint32_t n = 1 + below(7);
+
+	for (; n && s->n_computed < s->n; n--) {
+		uint32_t p = s->n_computed, b;
+
+		if (p / BT == s->n_blocks && !get_block(s)) {
+			preempt(s);
+			return;
+		}
+		b = s->blocks[p / BT];
+		content[b].n = p + 1;
+		memcpy(content[b].tokens, s->tokens, (p + 1) * sizeof(int32_t));
+		s->n_computed++;
+		if (s->n_computed % BT == 0)
+			while ((s->at ? s->at->n : 0) + BT <= s->n_computed) {
+				const struct stored *at = s->at;
+
+				enter(s);
+				if (s->at == at)
+					break;
+			}
+		if (s->n_computed == s->n && s->n < MAX_TOKENS && below(3))
+			s->tokens[s->n++] = (int32_t)below(alphabet);
+	}
+	check_content(s);
+}
+
+/* Which one of several was used is the tree's choice. */
+static bool take_over(void *arg, const struct tree_view *v)
+{
+	struct stored *e = stored_of(v);
+
+	if (e->seen && v->expires == *(uint64_t *)arg)
+		e->expires = MAX(e->expires, v->expires);
+	return true;
+}
+
+static void keep_tail(struct seq *s)
+{
+	uint32_t end = s->at ? s->at->n : 0, n = s->n_computed - end;
+	bool there = false;
+	int err;
+
+	if (n >= BT)
+		return;
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		stored[i].seen = false;
+	for (uint32_t i = 0; i < N_ENTRIES && n; i++) {
+		struct stored *e = &stored[i];
+
+		if (e->used && !e->zombie && e->name == s->name && e->parent == s->at &&
+		    common(e->tokens, e->n, s->tokens, s->n_computed) == s->n_computed &&
+		    (usable(e) || e->n == s->n_computed))
+			there = e->seen = true;
+	}
+	err = tree_keep_tail(&s->path, s->tokens + end, n, n ? s->blocks[end / BT] : 0, now);
+	if (s->at && s->at->zombie) {
+		assert_int_equal(err, TREE_E_PARENT);
+	} else if (err) {
+		assert_int_equal(err, TREE_E_QUOTA);
+	} else if (n && !there) {
+		struct stored *e = new_stored(s, s->n_computed, s->blocks[end / BT], s->at);
+
+		absorb(e);
+		touch(e, s->ttl);
+	} else if (n) {
+		uint64_t expires = s->ttl == EVICT_NEVER ? EVICT_NEVER : now + s->ttl;
+
+		tree_walk(f.tree, take_over, &expires);
+	}
+}
+
+static void end(struct seq *s)
+{
+	if (s->state == RUNNING && below(4))
+		keep_tail(s);
+	touch_path(s->at, NULL, s->ttl);
+	tree_path_deinit(&s->path, now);
+	s->state = NONE;
+	s->claims = 0;
+	s->at = NULL;
+	give_back(s);
+}
+
+static void start(struct seq *s)
+{
+	const struct seq *other = &seqs[below(N_SEQS)];
+	uint32_t n_same = 0;
+
+	s->uid = below(N_UIDS);
+	s->name = below(8) ? s->uid % 2 : below(N_NAMES);
+	s->n = 1 + below(MAX_TOKENS - 6);
+	s->ttl = below(3) ? EVICT_NEVER : 20 + below(300);
+	if (other != s && below(2))
+		n_same = MIN(s->n, other->n);
+	for (uint32_t i = 0; i < s->n; i++)
+		s->tokens[i] = i < n_same ? other->tokens[i] : (int32_t)below(alphabet);
+	s->at = NULL;
+	s->n_blocks = s->n_computed = s->claims = 0;
+	assert_int_equal(tree_path_init(&s->path, f.tree, names[s->name], s->uid, s->ttl, now), 0);
+	s->state = QUEUED;
+}
+
+static struct stored *any_stored(void)
+{
+	struct stored *e = &stored[below(N_ENTRIES)];
+
+	for (uint32_t i = 0; i < N_ENTRIES; i++, e = e == &stored[N_ENTRIES - 1] ? stored : e + 1)
+		if (e->used && !e->zombie)
+			return e;
+	return NULL;
+}
+
+static void pin_or_unpin(void)
+{
+	struct stored *e = any_stored();
+	struct tree_entry *entry = e ? tree_find(f.tree, e->id) : NULL;
+	uid_t uid;
+
+	if (!e)
+		return;
+	if (e->n_pins) {
+		assert_true(tree_pinned_by(f.tree, entry, 0, &uid));
+		assert_int_equal(uid, 0);
+		assert_false(tree_unpin(f.tree, entry, 1));
+		assert_true(tree_unpin(f.tree, entry, 0));
+		e->n_pins = 0;
+	} else if (!tree_pin(f.tree, entry, 0)) {
+		assert_int_equal(tree_pin(f.tree, entry, 0), 0);
+		e->n_pins = 1;
+	}
+}
+
+static void drop(void)
+{
+	struct stored *top = any_stored();
+
+	if (!top)
+		return;
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		if (claims_below(&seqs[i], top))
+			seqs[i].claims = 0;
+	tree_drop(f.tree, tree_find(f.tree, top->id));
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		if (stored[i].used && is_below(&stored[i], top)) {
+			stored[i].zombie = true;
+			stored[i].n_pins = 0;
+		}
+	}
+}
+
+static void abandon(struct seq *s)
+{
+	tree_abandon(&s->path);
+	s->claims = 0;
+}
+
+static void expire(void)
+{
+	uint32_t max = below(4), n;
+
+	bury();
+	n = tree_expire(f.tree, now, max);
+
+	assert_true(n <= max);
+	assert_int_equal(follow_losses(true), n);
+	seen.expired += n;
+}
+
+static void random_op(void)
+{
+	struct seq *s = &seqs[below(N_SEQS)];
+	uint32_t op = below(100);
+
+	now += below(5);
+	if (op < 2)
+		pin_or_unpin();
+	else if (op < 3)
+		drop();
+	else if (op < 6)
+		evict(NULL);
+	else if (op < 8)
+		expire();
+	else if (s->state == NONE)
+		start(s);
+	else if (s->state == QUEUED)
+		lookup(s);
+	else if (s->state == WAITING && op < 90)
+		return;
+	else if (s->state == WAITING)
+		end(s);
+	else if (op < 12)
+		preempt(s);
+	else if (op < 16)
+		abandon(s);
+	else if (op < 24 || s->n_computed == s->n)
+		end(s);
+	else
+		compute(s);
+}
+
+static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t letters, uint64_t seed)
+{
+	memset(stored, 0, sizeof(stored));
+	memset(seqs, 0, sizeof(seqs));
+	memset(gone, 0, sizeof(gone));
+	n_gone = 0;
+	fixture_seed = seed;
+	alphabet = letters;
+	now = 1000;
+	fixture_init(&f, N_CHUNKS, BT, max_kv, (struct tree_config){ .seed = seed, .hash_bits = hash_bits, .idle_ns = 50 });
+	for (uint32_t i = 0; i < n_ops; i++) {
+		random_op();
+		check_all();
+	}
+	for (uint32_t i = 0; i < N_SEQS; i++)
+		if (seqs[i].state != NONE)
+			end(&seqs[i]);
+	check_all();
+	fixture_deinit(&f);
+}
+
+static uint32_t n_ops(void)
+{
+	return getenv("KVD_TEST_LONG") ? 200000 : 12000;
+}
+
+static void test_64_bits(void **state)
+{
+	run(0, n_ops(), UINT64_MAX, 2, 1);
+	run(0, n_ops(), UINT64_MAX, 3, 2);
+}
+
+static void test_8_bits(void **state)
+{
+	run(8, n_ops(), UINT64_MAX, 2, 3);
+}
+
+static void test_4_bits(void **state)
+{
+	run(4, n_ops(), UINT64_MAX, 2, 4);
+	run(1, n_ops(), UINT64_MAX, 3, 5);
+}
+
+static void test_quota(void **state)
+{
+	run(6, n_ops(), 14 * FIXTURE_BLOCK, 2, 6);
+}
+
+/* The random operations have come to all that they are meant to try. */
+static void test_reached(void **state)
+{
+	assert_true(seen.hit > 500 && seen.waited > 100 && seen.woken > 50 && seen.takeover > 20);
+	assert_true(seen.dedup > 50 && seen.evicted > 500 && seen.expired > 50 && seen.tail > 100 && seen.zombie > 20);
+	for (uint32_t i = 0; i < ARRAY_SIZE(seen.miss); i++)
+		assert_true(seen.miss[i] > 10);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_64_bits),
+		cmocka_unit_test(test_8_bits),
+		cmocka_unit_test(test_4_bits),
+		cmocka_unit_test(test_quota),
+		cmocka_unit_test(test_reached),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
