@@ -39,7 +39,7 @@ struct fixture {
 };
 
 /* max_kv: bytes that a uid may have; config: all but accounts and root. */
-static void fixture_init(struct fixture *f, uint32_t n_chunks, uint32_t block_tokens, uint64_t max_kv,
+static inline void fixture_init(struct fixture *f, uint32_t n_chunks, uint32_t block_tokens, uint64_t max_kv,
 			 struct tree_config config)
 {
 	struct kb_geometry g = { .block_bytes = FIXTURE_BLOCK, .block_tokens = block_tokens };
@@ -57,7 +57,7 @@ static void fixture_init(struct fixture *f, uint32_t n_chunks, uint32_t block_to
 }
 
 /* Nothing may be left that was charged, or held. */
-static void fixture_deinit(struct fixture *f)
+static inline void fixture_deinit(struct fixture *f)
 {
 	tree_free(f->tree);
 	assert_int_equal(pool_root_n_used(f->root), 0);
@@ -71,7 +71,7 @@ static void fixture_deinit(struct fixture *f)
 /* splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t fixture_seed;
 
-static uint32_t below(uint32_t n)
+static inline uint32_t below(uint32_t n)
 {
 	uint64_t z = fixture_seed += 0x9e3779b97f4a7c15u;
 

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of victims against a scan of everything; and the heap beneath against a sorted list. */
+#include "tree-fixture.h"
+
+#define N_ITEMS 60u
+#define N_UIDS 5u
+#define CAPACITY 40u
+#define IDLE 100u
+
+static struct evict e;
+static struct evict_item items[N_ITEMS];
+static bool used[N_ITEMS], offered[N_ITEMS];
+static struct { uint64_t last_active; uint32_t n_active; struct evict_uid *u; } uids[N_UIDS];
+static uint64_t now;
+
+/* --- naive --- */
+
+static uint32_t n_blocks(uid_t uid)
+{
+	uint32_t n = 0;
+
+	for (uint32_t i = 0; i < N_ITEMS; i++)
+		n += used[i] && items[i].uid->uid == uid;
+	return n;
+}
+
+static bool idle(uid_t uid)
+{
+	return !uids[uid].n_active && now - uids[uid].last_active > IDLE;
+}
+
+/* The lowest score of the uid's that are offered, or N_ITEMS. */
+static uint32_t lowest(uid_t uid)
+{
+	uint32_t best = N_ITEMS;
+
+	for (uint32_t i = 0; i < N_ITEMS; i++) {
+		if (!offered[i] || items[i].uid->uid != uid)
+			continue;
+		if (best == N_ITEMS || evict_score(&e, &items[i]) < evict_score(&e, &items[best]) ||
+		    (evict_score(&e, &items[i]) == evict_score(&e, &items[best]) && items[i].id < items[best].id))
+			best = i;
+	}
+	return best;
+}
+
+static uint32_t expired(void)
+{
+	uint32_t best = N_ITEMS;
+
+	for (uint32_t i = 0; i < N_ITEMS; i++)
+		if (offered[i] && items[i].expires <= now &&
+		    (best == N_ITEMS || items[i].expires < items[best].expires ||
+		     (items[i].expires == items[best].expires && items[i].id < items[best].id)))
+			best = i;
+	return best;
+}
+
+static uint32_t expect(void)
+{
+	uint32_t n_active = 0, best = expired();
+	uid_t chosen = N_UIDS;
+
+	if (best < N_ITEMS)
+		return best;
+	for (uid_t u = 0; u < N_UIDS; u++) {
+		n_active += !idle(u);
+		if (idle(u) && lowest(u) < N_ITEMS &&
+		    (chosen == N_UIDS || uids[u].last_active < uids[chosen].last_active))
+			chosen = u;
+	}
+	if (chosen < N_UIDS)
+		return lowest(chosen);
+	for (uid_t u = 0; u < N_UIDS; u++)
+		if (lowest(u) < N_ITEMS && (chosen == N_UIDS || n_blocks(u) > n_blocks(chosen)))
+			chosen = u;
+	if (chosen < N_UIDS && n_blocks(chosen) * n_active > CAPACITY)
+		return lowest(chosen);
+	for (uid_t u = 0; u < N_UIDS; u++)
+		if (lowest(u) < N_ITEMS && (best == N_ITEMS || items[lowest(u)].last_use < items[best].last_use))
+			best = lowest(u);
+	return best;
+}
+
+/* --- operations --- */
+
+static void check(void)
+{
+	uint32_t i = expect();
+	struct evict_item *victim = evict_victim(&e, NULL, now);
+
+	assert_ptr_equal(victim, i < N_ITEMS ? &items[i] : NULL);
+	i = lowest(1);
+	assert_ptr_equal(evict_victim(&e, uids[1].u, now), i < N_ITEMS ? &items[i] : NULL);
+	i = expired();
+	assert_ptr_equal(evict_next_expired(&e, now), i < N_ITEMS ? &items[i] : NULL);
+}
+
+static void make(uint32_t i, uint64_t id)
+{
+	struct evict_uid *u = evict_uid_get(&e, below(N_UIDS));
+
+	assert_non_null(u);
+	evict_item_init(&e, &items[i], u, id, below(4) * 1000, 1 + below(16), 16);
+	evict_touch(&e, &items[i], now, below(2) ? EVICT_NEVER : 50 + below(400), false);
+	used[i] = true;
+}
+
+static void evict_one(void)
+{
+	uint32_t i = expect();
+	struct evict_item *victim = evict_victim(&e, NULL, now);
+
+	if (!victim)
+		return;
+	evict_note_victim(&e, victim);
+	evict_item_deinit(&e, victim);
+	used[i] = offered[i] = false;
+}
+
+static void random_op(uint64_t id)
+{
+	uint32_t i = below(N_ITEMS), op = below(12);
+	uid_t uid = below(N_UIDS);
+
+	if (op == 0) {
+		int by = uids[uid].n_active && below(2) ? -1 : (int)below(2);
+
+		evict_uid_activity(&e, uids[uid].u, by, now);
+		uids[uid].last_active = now;
+		uids[uid].n_active += (uint32_t)by;
+	} else if (op == 1) {
+		evict_one();
+	} else if (!used[i]) {
+		make(i, id);
+	} else if (op < 4) {
+		evict_touch(&e, &items[i], now, below(2) ? 0 : below(500), below(2));
+	} else if (op < 8) {
+		evict_offer(&e, &items[i]);
+		offered[i] = true;
+	} else if (op < 9) {
+		evict_withdraw(&e, &items[i]);
+		offered[i] = false;
+	} else if (op < 10 && !offered[i]) {
+		items[i].mass = (float)below(100) / 100;
+	} else if (op < 11 && !offered[i]) {
+		struct evict_uid *u = evict_uid_get(&e, uid);
+
+		assert_non_null(u);
+		evict_item_move(&e, &items[i], u);
+	}
+}
+
+static void test_random(void **state)
+{
+	fixture_seed = 11;
+	now = 1000;
+	evict_init(&e, EVICT_SCORE, CAPACITY, IDLE);
+	for (uid_t u = 0; u < N_UIDS; u++) {
+		uids[u].u = evict_uid_get(&e, u);
+		evict_uid_activity(&e, uids[u].u, 0, now);
+		uids[u].last_active = now;
+	}
+	for (uint32_t i = 0; i < 60000; i++) {
+		/* Distinct times: in which order uids went idle is then no matter of taste. */
+		now += 1 + below(12);
+		/* Time goes by for those who have sequences. */
+		for (uid_t u = 0; u < N_UIDS; u++)
+			if (uids[u].n_active && now - uids[u].last_active > IDLE) {
+				evict_uid_activity(&e, uids[u].u, 0, now);
+				uids[u].last_active = now;
+			}
+		random_op(i + 1);
+		check();
+	}
+	for (uint32_t i = 0; i < N_ITEMS; i++)
+		if (used[i])
+			evict_item_deinit(&e, &items[i]);
+	for (uid_t u = 0; u < N_UIDS; u++)
+		evict_uid_unref(&e, uids[u].u);
+	assert_null(e.by_size.top);
+	assert_null(e.by_age.top);
+	assert_null(e.by_expiry.top);
+	assert_true(list_empty(&e.active) && list_empty(&e.idle));
+	assert_int_equal(e.n_active, 0);
+}
+
+static void test_heap(void **state)
+{
+	static struct heap_node nodes[200];
+	struct heap h = { 0 };
+	bool in[200] = { false };
+
+	fixture_seed = 5;
+	for (uint32_t step = 0; step < 20000; step++) {
+		uint32_t i = below(200), best = 200;
+
+		if (in[i])
+			heap_remove(&h, &nodes[i]);
+		else
+			heap_push(&h, &nodes[i], below(40), i);
+		in[i] = !in[i];
+		for (uint32_t k = 0; k < 200; k++)
+			if (in[k] && (best == 200 || nodes[k].key < nodes[best].key))
+				best = k;
+		assert_ptr_equal(h.top, best < 200 ? &nodes[best] : NULL);
+	}
+	heap_remove(&h, &nodes[0]);
+	heap_remove(&h, &nodes[0]);
+}
+
+/* What is used more, computed at greater cost or attended to more outlives what is used once; all age. */
+static void test_worth(void **state)
+{
+	struct evict_item a = { 0 }, b = { 0 };
+	struct evict_uid *u;
+
+	evict_init(&e, EVICT_SCORE, 10, IDLE);
+	u = evict_uid_get(&e, 0);
+	u->n_refs += 2;
+	evict_item_init(&e, &a, u, 1, 0, 16, 16);
+	evict_item_init(&e, &b, u, 2, 8000, 16, 16);
+	evict_touch(&e, &a, 1, EVICT_NEVER, false);
+	evict_touch(&e, &b, 1, EVICT_NEVER, false);
+	assert_true(evict_score(&e, &a) < evict_score(&e, &b));
+	a.hits = 4;
+	assert_true(evict_score(&e, &a) > evict_score(&e, &b));
+	b.mass = 1;
+	assert_true(evict_score(&e, &b) > EVICT_COST_UNIT * 5);
+	evict_offer(&e, &b);
+	evict_note_victim(&e, &b);
+	evict_item_deinit(&e, &b);
+	evict_touch(&e, &a, 2, EVICT_NEVER, true);
+	assert_true(evict_score(&e, &a) > EVICT_COST_UNIT * 10);
+	evict_item_deinit(&e, &a);
+	evict_uid_unref(&e, u);
+}
+
+int main(void)
+{
+	const struct CMUnitTest tests[] = {
+		cmocka_unit_test(test_random),
+		cmocka_unit_test(test_heap),
+		cmocka_unit_test(test_worth),
+	};
+
+	return cmocka_run_group_tests(tests, NULL, NULL);
+}
