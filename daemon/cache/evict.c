@@ -6,10 +6,11 @@
 #include "ipc/base/checked.h"
 
 /*
- * Position at which a token takes twice the work of one at 0: prefill of a
- * small model slows by a fifth from the first 256 positions to an average of 1,024.
+ * Weights by measurement (tests/tools/cache-replay): a token at position 4,096 takes twice the work of one
+ * at 0, but as much weight on cost and hits as that keeps long chats that are over.
  */
-#define COST_DOUBLES_AT 4096u
+#define COST_DOUBLES_AT 8192u
+#define HITS_DOUBLE_AT 4u
 
 #define uid_of(l) list_entry((l), struct evict_uid, link)
 
@@ -62,18 +63,15 @@ static struct evict_item *lowest_of(const struct evict_uid *u)
 	return u->leaves.top ? heap_entry(u->leaves.top, struct evict_item, by_score) : NULL;
 }
 
-/* Puts the uid where its leaves, its size and its idleness say. */
+/* Puts the uid where its leaves and its size say. */
 static void rank_uid(struct evict *e, struct evict_uid *u)
 {
 	heap_remove(&e->by_size, &u->by_size);
 	heap_remove(&e->by_age, &u->by_age);
-	heap_remove(&e->by_idle, &u->by_idle);
 	if (!u->leaves.top)
 		return;
 	heap_push(&e->by_size, &u->by_size, UINT64_MAX - u->n_blocks, u->uid);
 	heap_push(&e->by_age, &u->by_age, lowest_of(u)->last_use, u->uid);
-	if (u->idle)
-		heap_push(&e->by_idle, &u->by_idle, u->last_active, u->uid);
 }
 
 void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t now)
@@ -82,11 +80,8 @@ void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t n
 	u->last_active = now;
 	list_unlink(&u->link);
 	list_push_back(&e->active, &u->link);
-	if (!u->idle)
-		return;
+	e->n_active += u->idle;
 	u->idle = false;
-	e->n_active++;
-	rank_uid(e, u);
 }
 
 /* Those without sequences for idle_ns do not count any more. */
@@ -105,19 +100,18 @@ static void retire_idle(struct evict *e, uint64_t now)
 		e->n_active--;
 		list_unlink(&u->link);
 		list_push_back(&e->idle, &u->link);
-		rank_uid(e, u);
 	}
 }
 
 /* --- items --- */
 
-void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint64_t id,
-		     uint32_t first, uint32_t n_tokens, uint32_t block_tokens)
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first,
+		     uint32_t n_tokens, uint32_t block_tokens)
 {
 	uint64_t cost = EVICT_COST_UNIT + (uint64_t)first * EVICT_COST_UNIT / COST_DOUBLES_AT;
 
 	*item = (struct evict_item){
-		.uid = u, .id = id, .base = u->base, .expires = EVICT_NEVER,
+		.uid = u, .use = e->n_uses++, .base = u->base, .expires = EVICT_NEVER,
 		.cost = (uint32_t)MIN(cost * n_tokens / block_tokens, (uint64_t)UINT32_MAX),
 	};
 	u->n_blocks++;
@@ -158,6 +152,7 @@ void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, uint64_
 	if (!item->last_use || expires > item->expires)
 		item->expires = expires;
 	item->last_use = now;
+	item->use = e->n_uses++;
 	item->base = item->uid->base;
 	item->hits += hit;
 	if (offered)
@@ -171,7 +166,7 @@ bool evict_expired(const struct evict_item *item, uint64_t now)
 
 uint64_t evict_score(const struct evict *e, const struct evict_item *item)
 {
-	uint64_t worth = (uint64_t)item->cost * (1 + MIN(item->hits, EVICT_HITS_MAX));
+	uint64_t worth = (uint64_t)item->cost * (HITS_DOUBLE_AT + MIN(item->hits, EVICT_HITS_MAX)) / HITS_DOUBLE_AT;
 
 	if (e->policy == EVICT_LRU)
 		return item->last_use;
@@ -182,9 +177,9 @@ void evict_offer(struct evict *e, struct evict_item *item)
 {
 	if (item->by_score.linked)
 		return;
-	heap_push(&item->uid->leaves, &item->by_score, evict_score(e, item), item->id);
+	heap_push(&item->uid->leaves, &item->by_score, evict_score(e, item), item->use);
 	if (item->expires != EVICT_NEVER)
-		heap_push(&e->by_expiry, &item->by_expiry, item->expires, item->id);
+		heap_push(&e->by_expiry, &item->by_expiry, item->expires, item->use);
 	rank_uid(e, item->uid);
 }
 
@@ -209,32 +204,32 @@ struct evict_item *evict_next_expired(const struct evict *e, uint64_t now)
 	return evict_expired(item, now) ? item : NULL;
 }
 
-/* The idle uid to take from, or the largest beyond its share, or NULL. */
+static bool beyond_share(const struct evict *e, const struct evict_uid *u)
+{
+	return (uint64_t)u->n_blocks * e->n_active > e->capacity;
+}
+
+/* There are leaves.  See the order in evict.h. */
 static const struct evict_uid *choose_uid(struct evict *e, uint64_t now)
 {
-	const struct evict_uid *largest;
+	const struct evict_uid *oldest = heap_entry(e->by_age.top, struct evict_uid, by_age);
+	const struct evict_uid *largest = heap_entry(e->by_size.top, struct evict_uid, by_size);
 
+	if (e->policy == EVICT_LRU || now - lowest_of(oldest)->last_use > e->idle_ns)
+		return oldest;
 	retire_idle(e, now);
-	if (e->by_idle.top)
-		return heap_entry(e->by_idle.top, struct evict_uid, by_idle);
-	largest = heap_entry(e->by_size.top, struct evict_uid, by_size);
-	return (uint64_t)largest->n_blocks * e->n_active > e->capacity ? largest : NULL;
+	return !beyond_share(e, oldest) && beyond_share(e, largest) ? largest : oldest;
 }
 
 struct evict_item *evict_victim(struct evict *e, const struct evict_uid *only, uint64_t now)
 {
 	struct evict_item *expired = evict_next_expired(e, now);
-	const struct evict_uid *u = only;
 
 	if (only)
 		return lowest_of(only);
 	if (!e->by_age.top || expired)
 		return expired;
-	if (e->policy == EVICT_SCORE)
-		u = choose_uid(e, now);
-	if (!u)
-		u = heap_entry(e->by_age.top, struct evict_uid, by_age);
-	return lowest_of(u);
+	return lowest_of(choose_uid(e, now));
 }
 
 void evict_note_victim(const struct evict *e, const struct evict_item *item)

@@ -8,22 +8,22 @@
  *
  * Score (GreedyDual with frequency, after Cherkasova 1998 and Cao, Irani 1997):
  *
- *     score = base + cost * (1 + hits) * (1 + mass)
+ *     score = base + cost * (1 + hits / 4) * (1 + mass)
  *
  * base is the score of its uid's last victim at the time of the block's last use, so
  * that what is not used ages, without a clock: recency and worth are on one scale.
  * cost is what the block takes to compute again, growing with its position;
- * hits are later uses, up to EVICT_HITS_MAX; mass is the share of attention that it
- * drew, as told from outside, 0 if nobody tells.
+ * hits are later uses, up to EVICT_HITS_MAX; mass is the share of attention that it drew, as
+ * told from outside, 0 if nobody tells.
  *
  * Order of victims:
  *   1. what has expired;
- *   2. the lowest score of the uid that has been idle for longest, if for more
- *      than idle_ns;
- *   3. the lowest score of the uid that holds most, if more than its share:
- *      capacity / uids that are not idle;
- *   4. of the uids' lowest scores, the one used least recently.
- * So nobody within its share loses a block while another is beyond its own.
+ *   2. of the uids' lowest scores the one used least recently, if that was more than idle_ns ago;
+ *   3. the same, however recent, unless its uid has no more than its share and another has more.  A
+ *      share is capacity / uids that were active within idle_ns;
+ *   4. then the lowest score of the uid that has most.
+ * So what somebody within its share uses is not lost to one who is beyond its own; what nobody has used
+ * for long takes no place from either.
  *
  * Each call takes O(log n) amortised; nothing is scanned and nothing but a uid allocated.
  * Thread: the engine thread.  Times are in ns of one monotonic clock.
@@ -36,7 +36,7 @@
 #include "daemon/cache/heap.h"
 
 #define EVICT_NEVER UINT64_MAX
-#define EVICT_HITS_MAX 7u
+#define EVICT_HITS_MAX 2u
 #define EVICT_COST_UNIT 1024u	/* a block at position 0 */
 
 /* EVICT_LRU: least recently used alone, whoever's; a baseline for measurements. */
@@ -53,14 +53,14 @@ struct evict_uid {
 	uint64_t last_active;
 	uint64_t base;			/* the score of its last victim */
 	struct heap leaves;		/* of its items, by score */
-	struct heap_node by_size, by_age, by_idle;	/* while it has leaves */
+	struct heap_node by_size, by_age;	/* while it has leaves */
 };
 
 /* Embedded in what may be evicted. */
 struct evict_item {
 	struct heap_node by_score, by_expiry;
 	struct evict_uid *uid;
-	uint64_t id;			/* equal scores: the lower goes first */
+	uint64_t use;			/* counts uses of all items: equal scores go by the last one */
 	uint64_t base, last_use, expires;
 	uint32_t cost;			/* in units of 1/EVICT_COST_UNIT */
 	uint32_t hits;
@@ -73,8 +73,9 @@ struct evict {
 	uint64_t idle_ns;
 	struct list active, idle;	/* uids */
 	uint32_t n_active;
-	/* Uids that have leaves: the most blocks first; the lowest score's last use first; idle ones. */
-	struct heap by_size, by_age, by_idle;
+	uint64_t n_uses;
+	/* Uids that have leaves: the most blocks first; the least recent use of the lowest score first. */
+	struct heap by_size, by_age;
 	struct heap by_expiry;		/* leaves that expire */
 };
 
@@ -90,8 +91,8 @@ void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t n
  * item is zeroed.  Takes over a reference to u and counts the block.  cost: of
  * n_tokens from position first on, as part of a block of block_tokens.
  */
-void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint64_t id,
-		     uint32_t first, uint32_t n_tokens, uint32_t block_tokens);
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first,
+		     uint32_t n_tokens, uint32_t block_tokens);
 /* It is gone: withdrawn, not counted any more. */
 void evict_item_deinit(struct evict *e, struct evict_item *item);
 /* Another uid had it computed after all; takes over a reference to u.  It is not offered now. */

@@ -5,13 +5,14 @@
 #define N_ITEMS 60u
 #define N_UIDS 5u
 #define CAPACITY 40u
-#define IDLE 100u
+#define IDLE 1000u
 
 static struct evict e;
 static struct evict_item items[N_ITEMS];
 static bool used[N_ITEMS], offered[N_ITEMS];
 static struct { uint64_t last_active; uint32_t n_active; struct evict_uid *u; } uids[N_UIDS];
 static uint64_t now;
+static uint32_t n_stale, n_beyond;	/* victims by the second and third rule */
 
 /* --- naive --- */
 
@@ -38,7 +39,7 @@ static uint32_t lowest(uid_t uid)
 		if (!offered[i] || items[i].uid->uid != uid)
 			continue;
 		if (best == N_ITEMS || evict_score(&e, &items[i]) < evict_score(&e, &items[best]) ||
-		    (evict_score(&e, &items[i]) == evict_score(&e, &items[best]) && items[i].id < items[best].id))
+		    (evict_score(&e, &items[i]) == evict_score(&e, &items[best]) && items[i].use < items[best].use))
 			best = i;
 	}
 	return best;
@@ -51,7 +52,7 @@ static uint32_t expired(void)
 	for (uint32_t i = 0; i < N_ITEMS; i++)
 		if (offered[i] && items[i].expires <= now &&
 		    (best == N_ITEMS || items[i].expires < items[best].expires ||
-		     (items[i].expires == items[best].expires && items[i].id < items[best].id)))
+		     (items[i].expires == items[best].expires && items[i].use < items[best].use)))
 			best = i;
 	return best;
 }
@@ -65,21 +66,21 @@ static uint32_t expect(void)
 		return best;
 	for (uid_t u = 0; u < N_UIDS; u++) {
 		n_active += !idle(u);
-		if (idle(u) && lowest(u) < N_ITEMS &&
-		    (chosen == N_UIDS || uids[u].last_active < uids[chosen].last_active))
-			chosen = u;
-	}
-	if (chosen < N_UIDS)
-		return lowest(chosen);
-	for (uid_t u = 0; u < N_UIDS; u++)
-		if (lowest(u) < N_ITEMS && (chosen == N_UIDS || n_blocks(u) > n_blocks(chosen)))
-			chosen = u;
-	if (chosen < N_UIDS && n_blocks(chosen) * n_active > CAPACITY)
-		return lowest(chosen);
-	for (uid_t u = 0; u < N_UIDS; u++)
 		if (lowest(u) < N_ITEMS && (best == N_ITEMS || items[lowest(u)].last_use < items[best].last_use))
 			best = lowest(u);
-	return best;
+		if (lowest(u) < N_ITEMS && (chosen == N_UIDS || n_blocks(u) > n_blocks(chosen)))
+			chosen = u;
+	}
+	if (best == N_ITEMS)
+		return best;
+	if (now - items[best].last_use > IDLE) {
+		n_stale++;
+		return best;
+	}
+	if (n_blocks(items[best].uid->uid) * n_active > CAPACITY || n_blocks(chosen) * n_active <= CAPACITY)
+		return best;
+	n_beyond++;
+	return lowest(chosen);
 }
 
 /* --- operations --- */
@@ -96,12 +97,12 @@ static void check(void)
 	assert_ptr_equal(evict_next_expired(&e, now), i < N_ITEMS ? &items[i] : NULL);
 }
 
-static void make(uint32_t i, uint64_t id)
+static void make(uint32_t i)
 {
 	struct evict_uid *u = evict_uid_get(&e, below(N_UIDS));
 
 	assert_non_null(u);
-	evict_item_init(&e, &items[i], u, id, below(4) * 1000, 1 + below(16), 16);
+	evict_item_init(&e, &items[i], u, below(4) * 1000, 1 + below(16), 16);
 	evict_touch(&e, &items[i], now, below(2) ? EVICT_NEVER : 50 + below(400), false);
 	used[i] = true;
 }
@@ -118,7 +119,7 @@ static void evict_one(void)
 	used[i] = offered[i] = false;
 }
 
-static void random_op(uint64_t id)
+static void random_op(void)
 {
 	uint32_t i = below(N_ITEMS), op = below(12);
 	uid_t uid = below(N_UIDS);
@@ -132,7 +133,7 @@ static void random_op(uint64_t id)
 	} else if (op == 1) {
 		evict_one();
 	} else if (!used[i]) {
-		make(i, id);
+		make(i);
 	} else if (op < 4) {
 		evict_touch(&e, &items[i], now, below(2) ? 0 : below(500), below(2));
 	} else if (op < 8) {
@@ -163,16 +164,17 @@ static void test_random(void **state)
 	}
 	for (uint32_t i = 0; i < 60000; i++) {
 		/* Distinct times: in which order uids went idle is then no matter of taste. */
-		now += 1 + below(12);
+		now += 1 + below(3);
 		/* Time goes by for those who have sequences. */
 		for (uid_t u = 0; u < N_UIDS; u++)
 			if (uids[u].n_active && now - uids[u].last_active > IDLE) {
 				evict_uid_activity(&e, uids[u].u, 0, now);
 				uids[u].last_active = now;
 			}
-		random_op(i + 1);
+		random_op();
 		check();
 	}
+	assert_true(n_stale > 100 && n_beyond > 100);
 	for (uint32_t i = 0; i < N_ITEMS; i++)
 		if (used[i])
 			evict_item_deinit(&e, &items[i]);
@@ -218,20 +220,23 @@ static void test_worth(void **state)
 	evict_init(&e, EVICT_SCORE, 10, IDLE);
 	u = evict_uid_get(&e, 0);
 	u->n_refs += 2;
-	evict_item_init(&e, &a, u, 1, 0, 16, 16);
-	evict_item_init(&e, &b, u, 2, 8000, 16, 16);
+	evict_item_init(&e, &a, u, 0, 16, 16);
+	evict_item_init(&e, &b, u, 8000, 16, 16);
 	evict_touch(&e, &a, 1, EVICT_NEVER, false);
 	evict_touch(&e, &b, 1, EVICT_NEVER, false);
 	assert_true(evict_score(&e, &a) < evict_score(&e, &b));
-	a.hits = 4;
-	assert_true(evict_score(&e, &a) > evict_score(&e, &b));
+	b.hits = 1;
+	a.hits = EVICT_HITS_MAX;
+	assert_true(evict_score(&e, &a) < evict_score(&e, &b));
+	b.hits = 0;
+	assert_true(evict_score(&e, &b) < 2 * EVICT_COST_UNIT * 2);
 	b.mass = 1;
-	assert_true(evict_score(&e, &b) > EVICT_COST_UNIT * 5);
+	assert_true(evict_score(&e, &b) > evict_score(&e, &a));
 	evict_offer(&e, &b);
 	evict_note_victim(&e, &b);
 	evict_item_deinit(&e, &b);
 	evict_touch(&e, &a, 2, EVICT_NEVER, true);
-	assert_true(evict_score(&e, &a) > EVICT_COST_UNIT * 10);
+	assert_true(evict_score(&e, &a) > u->base && u->base > EVICT_COST_UNIT);
 	evict_item_deinit(&e, &a);
 	evict_uid_unref(&e, u);
 }

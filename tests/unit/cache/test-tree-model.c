@@ -818,7 +818,8 @@ static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t le
 	fixture_seed = seed;
 	alphabet = letters;
 	now = 1000;
-	fixture_init(&f, N_CHUNKS, BT, max_kv, (struct tree_config){ .seed = seed, .hash_bits = hash_bits, .idle_ns = 50 });
+	fixture_init(&f, N_CHUNKS, BT, max_kv,
+		     (struct tree_config){ .seed = seed, .hash_bits = hash_bits, .idle_ns = 50 });
 	for (uint32_t i = 0; i < n_ops; i++) {
 		random_op();
 		check_all();
