@@ -334,7 +334,7 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		 const struct tree_name *also, size_t n_also, uint64_t now, struct tree_match *out)
 {
 	struct tree *t = p->tree;
-	struct tree_entry *from = p->at, *e = from, *pending = NULL;
+	struct tree_entry *from = p->at, *e, *pending;
 	struct partial partial = { 0 };
 	uint32_t begin = from->first + from->n_tokens, end;
 

@@ -121,7 +121,8 @@ enum tree_miss {	/* why not all of a prompt (but its last token) was found */
 struct tree_match {
 	uint32_t n_tokens;	/* found, from position 0 on: blocks of the path and the tail */
 	uint32_t n_tail;	/* of them in the last, partly matching block ... */
-	uint32_t tail_block;	/* ... the first n_tail tokens of this one, to be copied */
+	uint32_t tail_block;	/* ... the first n_tail tokens of this one: kb_ops.copy_tokens() puts them into
+				 * a block of the sequence's own, or a copy of the whole where the backend lacks it */
 	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
 	bool waits;		/* the path waits for them; it was not moved */
 	enum tree_miss miss;	/* at position n_tokens */

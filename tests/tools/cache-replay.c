@@ -314,9 +314,9 @@ static struct result run_one(FILE *f, uint32_t n_blocks, enum evict_policy polic
 	return result;
 }
 
-static void run(const char *path, char *const *sizes, int n_sizes)
+static void run(const char *path, const char *const *sizes, int n_sizes)
 {
-	static char *const usual[] = { "250", "500", "1000", "2000", "4000", "100000" };
+	static const char *const usual[] = { "250", "500", "1000", "2000", "4000", "100000" };
 	FILE *f = fopen(path, "r");
 
 	if (!f)
@@ -341,7 +341,7 @@ int main(int argc, char **argv)
 	if (argc >= 3 && !strcmp(argv[1], "make"))
 		make(argv[2], argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
 	else if (argc >= 3 && !strcmp(argv[1], "run"))
-		run(argv[2], argv + 3, argc - 3);
+		run(argv[2], (const char *const *)argv + 3, argc - 3);
 	else
 		errx(2, "usage: cache-replay make NAME [SEED] | run TRACE [BLOCKS]...");
 	return 0;
