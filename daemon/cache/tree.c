@@ -341,8 +341,12 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 	tree_tail_done(p);
 	stop_waiting(p);
 	*out = (struct tree_match){ .n_tokens = begin };
-	if (from->doomed || n <= begin + 1)
+	if (n <= begin + 1)
 		return;
+	if (from->doomed) {
+		out->miss = TREE_MISS_EMPTY;
+		return;
+	}
 	e = descend(t, from, tokens, n - 1, now);
 	end = e->first + e->n_tokens;
 	pending = descend_pending(p, e, tokens, n - 1);
