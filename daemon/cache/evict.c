@@ -110,9 +110,10 @@ void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid 
 {
 	uint64_t cost = EVICT_COST_UNIT + (uint64_t)first * EVICT_COST_UNIT / COST_DOUBLES_AT;
 
+	cost = MIN(cost * n_tokens / block_tokens, (uint64_t)UINT32_MAX);
 	*item = (struct evict_item){
 		.uid = u, .use = e->n_uses++, .base = u->base, .expires = EVICT_NEVER,
-		.cost = (uint32_t)MIN(cost * n_tokens / block_tokens, (uint64_t)UINT32_MAX),
+		.cost = (uint32_t)cost,
 	};
 	u->n_blocks++;
 	rank_uid(e, u);
