@@ -69,7 +69,7 @@ struct counted {
 	atomic_uint started_at;	/* place in the order of starting, 0: not yet */
 };
 
-static atomic_uint n_started, n_run;
+static atomic_uint n_started, n_marked, n_run;
 static unsigned n_done;
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 
@@ -78,6 +78,7 @@ static void run_counted(struct job *job)
 	struct counted *c = list_entry(job, struct counted, job);
 
 	c->started_at = ++n_started;
+	n_marked++;
 	/* Held by a test that wants jobs to pile up. */
 	pthread_mutex_lock(&gate);
 	pthread_mutex_unlock(&gate);
@@ -113,6 +114,7 @@ static void test_jobs_wait_for_the_start(void **state)
 	n_done = 0;
 	n_run = 0;
 	n_started = 0;
+	n_marked = 0;
 	assert_int_equal(workers_new(&w, box, 3), 0);
 	for (unsigned i = 0; i < 3; i++)
 		assert_int_equal(workers_submit(w, &jobs[i].job), 0);
@@ -136,6 +138,7 @@ static void test_drop(void **state)
 	n_done = 0;
 	n_run = 0;
 	n_started = 0;
+	n_marked = 0;
 	assert_int_equal(workers_new(&w, box, 8), 0);
 	assert_int_equal(workers_submit(w, &a.job), 0);
 	assert_int_equal(workers_submit(w, &b.job), 0);
@@ -162,6 +165,7 @@ static void test_stop_drops_the_rest(void **state)
 	n_done = 0;
 	n_run = 0;
 	n_started = 0;
+	n_marked = 0;
 	assert_int_equal(workers_new(&w, box, 64), 0);
 	for (unsigned i = 0; i < 20; i++) {
 		jobs[i] = counted_of(i);
@@ -187,6 +191,7 @@ static void test_fair_between_uids(void **state)
 	n_done = 0;
 	n_run = 0;
 	n_started = 0;
+	n_marked = 0;
 	assert_int_equal(workers_new(&w, box, 64), 0);
 	for (unsigned i = 0; i < 50; i++) {
 		heap[i] = counted_of(1);
@@ -195,7 +200,7 @@ static void test_fair_between_uids(void **state)
 	assert_int_equal(workers_submit(w, &other.job), 0);
 	pthread_mutex_lock(&gate);
 	assert_int_equal(workers_start(w, 2, "worker"), 0);
-	while (n_started < 2)
+	while (n_marked < 2)
 		sched_yield();
 	assert_int_not_equal(other.started_at, 0);
 	pthread_mutex_unlock(&gate);
