@@ -457,9 +457,13 @@ static void flood(struct fake *f)
 	FAKE_EXPECT(f, fake_greet(f));
 	FAKE_EXPECT(f, fake_expect(f, KVD_MSG_GENERATE));
 	uint64_t id = f->msg->generate.id;
-	for (int i = 0; i < FLOOD;) {
+	for (int i = 0; i <= FLOOD;) {
 		ring_begin(&f->writer, false);
-		ring_put_token(&f->writer, id, i, 0, false, (const uint8_t *)"0123456789", (size_t)i % 11);
+		if (i < FLOOD)
+			ring_put_token(&f->writer, id, i, 0, false, (const uint8_t *)"0123456789",
+				       (size_t)i % 11);
+		else	/* the last one, too, finds a full ring now and then */
+			ring_put_done(&f->writer, id, KVD_FINISH_LENGTH, 0);
 		int r = fake_commit(f);
 		FAKE_EXPECT(f, r == 0 || r == RING_E_FULL);
 		if (!r) {
@@ -471,7 +475,6 @@ static void flood(struct fake *f)
 		ring_room(&f->writer);
 		f->step++;
 	}
-	fake_done(f, id, KVD_FINISH_LENGTH);
 	fake_receive(f);
 }
 
