@@ -128,6 +128,11 @@ uint64_t engine_model_block_bytes(const struct engine_model *em)
 	return em->block_bytes;
 }
 
+uint32_t engine_model_max_piece(const struct engine_model *em)
+{
+	return em->max_piece;
+}
+
 void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out)
 {
 	pthread_mutex_lock(&e->lock);

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "daemon/model/tokenizer.h"
 #include "daemon/server/memory-left.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
@@ -121,20 +120,6 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 	return r;
 }
 
-/* Bytes that one token can stand for, in a text or as an id. */
-static uint64_t longest_token(const struct tokenizer *t)
-{
-	uint64_t longest = sizeof(int32_t);
-
-	for (uint32_t id = 0; id < tokenizer_n_vocab(t); id++) {
-		size_t n;
-
-		if (tokenizer_bytes(t, (int32_t)id, &n) && n > longest)
-			longest = n;
-	}
-	return longest;
-}
-
 /* --- loading ----------------------------------------------------------------------- */
 
 static enum kvd_code code_of(int err)
@@ -171,7 +156,9 @@ static int load_file(struct model_host *h, struct hosted_model *out, const struc
 		r = engine_add_model(model_host_engine(h), model, &out->engine_model, diag);
 	if (r)
 		return r;
-	out->max_prompt = longest_token(model_tokenizer(model)) * model_n_ctx(model);
+	/* A token is bytes of a text, or an id. */
+	out->max_prompt = MAX((uint64_t)engine_model_max_piece(out->engine_model), (uint64_t)sizeof(int32_t)) *
+			  model_n_ctx(model);
 	out->model = steal_ptr(model);
 	return 0;
 }
