@@ -1,11 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+/* Of the hash by which prefixes are found: a build with few shows that colliding ones do no harm. */
+#ifdef KVD_TEST_HASH_BITS
+#define HASH_BITS KVD_TEST_HASH_BITS
+#else
+#define HASH_BITS 64
+#endif
 
 /* --- coming, any thread --- */
+
+static int create_tree(struct engine *e, struct engine_model *em)
+{
+	struct tree_config config = { .accounts = e->accounts, .root = em->root, .hash_bits = HASH_BITS };
+
+	/* Early in the boot the clock has to do. */
+	if (getrandom(&config.seed, sizeof(config.seed), GRND_NONBLOCK) < 0)
+		config.seed = clock_ns();
+	return tree_new(&em->tree, &config);
+}
 
 static int create_root(struct engine *e, struct engine_model *em, struct diag *diag)
 {
@@ -24,6 +43,9 @@ static int create_root(struct engine *e, struct engine_model *em, struct diag *d
 	err = pool_root_new(&em->root, e->pool, &geometry);
 	if (err)
 		return diag_set(diag, err, "no KV blocks can be made for the model: %s", strerror(-err));
+	err = create_tree(e, em);
+	if (err)
+		return diag_set(diag, err, "no prefix tree can be made for the model: %s", strerror(-err));
 	em->block_bytes = geometry.block_bytes;
 	capacity = (uint64_t)pool_root_capacity(em->root) * em->block_tokens;
 	em->n_ctx_model = model_n_ctx(em->model);
@@ -169,6 +191,8 @@ void engine_model_release(struct engine *e, struct engine_model *em)
 	em->ws = NULL;
 	sampler_free(em->sampler);
 	em->sampler = NULL;
+	tree_free(em->tree);
+	em->tree = NULL;
 	pool_root_free(em->root);
 	em->root = NULL;
 	list_unlink(&em->link);

@@ -17,6 +17,7 @@
 #include <pthread.h>
 
 #include "daemon/cache/pool.h"
+#include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/request.h"
 #include "daemon/engine/scheduler.h"
@@ -52,6 +53,7 @@ struct engine_model {
 	/* the engine thread's */
 	struct list link;		/* in engine.added, .models */
 	struct pool_root *root;
+	struct tree *tree;		/* of the blocks that are kept */
 	struct kb_workspace *ws;
 	struct sampler *sampler;
 	struct sched_model sched;

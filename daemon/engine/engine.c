@@ -151,13 +151,15 @@ static void publish_model(struct engine *e, struct engine_model *em)
 	m->n_running = em->sched.n_active;
 	m->n_queued = em->sched.n_waiting;
 	m->n_parked = em->sched.n_parked + em->sched.n_ready;
-	m->blocks_used = pool_root_n_used(em->root);
+	m->blocks_cached = tree_n_evictable(em->tree);
+	m->blocks_used = pool_root_n_used(em->root) - m->blocks_cached;
 	m->blocks_free = pool_root_n_free(em->root);
 	m->blocks_capacity = pool_root_capacity(em->root);
 	m->kv_bytes_used = m->blocks_used * em->block_bytes;
 	em->published = *m;
 
 	s->blocks_used += m->blocks_used;
+	s->blocks_cached += m->blocks_cached;
 	s->kv_bytes_used += m->kv_bytes_used;
 	if (!s->blocks_capacity || m->blocks_capacity < s->blocks_capacity) {
 		s->blocks_capacity = m->blocks_capacity;
@@ -173,7 +175,7 @@ void engine_publish(struct engine *e)
 	s->n_running = e->sched.n_active;
 	s->n_queued = e->sched.n_waiting;
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
-	s->blocks_used = s->blocks_free = s->blocks_capacity = 0;
+	s->blocks_used = s->blocks_cached = s->blocks_free = s->blocks_capacity = 0;
 	s->kv_bytes_used = 0;
 	list_for_each(l, &e->models)
 		publish_model(e, list_entry(l, struct engine_model, link));

@@ -60,6 +60,9 @@ struct engine_request_params {
 	bool progress;			/* emit SINK_PROGRESS during prefill */
 	bool prompt_logprobs;		/* emit SINK_PROMPT for the prompt's tokens ... */
 	uint32_t prompt_logprobs_from;	/* ... from this position on */
+	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": it has no part in it. */
+	const char *ns;
+	uint64_t ttl_ns;		/* what it leaves there expires so long after its last use; 0: never */
 };
 
 /*
@@ -164,8 +167,9 @@ struct engine_stats {
 	uint64_t steps, prompt_tokens, generated_tokens;
 	uint64_t requests_done, requests_cancelled, requests_failed, preemptions;
 	uint32_t n_running, n_queued, n_parked;
-	uint32_t blocks_used, blocks_free, blocks_capacity;
-	uint64_t kv_bytes, kv_bytes_used;
+	/* Used by sequences or pinned; kept in the cache, and let go when room is needed; free. */
+	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
+	uint64_t kv_bytes, kv_bytes_used;	/* all; of the used ones */
 	uint64_t busy_ns;		/* time in steps */
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
@@ -175,7 +179,7 @@ struct engine_model_stats {
 	uint64_t steps, prompt_tokens, generated_tokens, busy_ns;
 	uint32_t n_requests;		/* submitted and not ended: 0 when it has drained */
 	uint32_t n_running, n_queued, n_parked;
-	uint32_t blocks_used, blocks_free, blocks_capacity;
+	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
 	uint64_t kv_bytes_used;
 };
 void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out);

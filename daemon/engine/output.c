@@ -180,7 +180,9 @@ int output_done(struct output *o, struct sink *sink, uint64_t request,
 	event = add_event(o, SINK_USAGE);
 	event->usage.prompt_tokens = usage->prompt_tokens;
 	event->usage.generated_tokens = usage->generated_tokens;
-	event->usage.miss = SINK_MISS_NO_CACHE;
+	event->usage.cached_tokens = usage->cached_tokens;
+	event->usage.miss = usage->miss;
+	event->usage.miss_token = usage->miss_token;
 	event->usage.queue_ns = usage->queue_ns;
 	event->usage.prefill_ns = usage->prefill_ns;
 	event->usage.decode_ns = usage->decode_ns;

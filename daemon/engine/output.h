@@ -41,7 +41,9 @@ struct output {
 
 /* Figures of the usage event. */
 struct output_usage {
-	uint32_t prompt_tokens, generated_tokens;
+	uint32_t prompt_tokens, cached_tokens, generated_tokens;
+	enum sink_miss miss;
+	int32_t miss_token;
 	uint64_t queue_ns, prefill_ns, decode_ns;
 };
 

@@ -7,19 +7,29 @@
 
 #include "ipc/base/checked.h"
 
-static int copy_bias(struct engine_request *r)
+static int copy_bias(struct engine_request *r, const struct sampler_params *from)
 {
-	const struct sampler_params *p = &r->params.sampling;
-	struct sampler_bias *bias = NULL;
+	struct sampler_bias *bias;
 
-	if (p->n_bias) {
-		bias = calloc(p->n_bias, sizeof(*bias));
-		if (!bias)
-			return -ENOMEM;
-		memcpy(bias, p->bias, p->n_bias * sizeof(*bias));
-	}
+	r->params.sampling.bias = NULL;
+	if (!from->n_bias)
+		return 0;
+	bias = calloc(from->n_bias, sizeof(*bias));
+	if (!bias)
+		return -ENOMEM;
+	memcpy(bias, from->bias, from->n_bias * sizeof(*bias));
 	r->params.sampling.bias = bias;
 	return 0;
+}
+
+static int copy_namespace(struct engine_request *r, const char *ns)
+{
+	if (!ns || !*ns)
+		return 0;
+	if (strlen(ns) > TREE_NAME_MAX)
+		return -EINVAL;
+	r->ns = strdup(ns);
+	return r->ns ? 0 : -ENOMEM;
 }
 
 /* A token's log-probability comes from the logits of the one before it. */
@@ -51,9 +61,13 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	r->params = *params;
 	r->params.stop = NULL;
 	r->params.n_stop = 0;
-	err = copy_bias(r);
+	r->params.ns = NULL;
+	r->miss = SINK_MISS_NO_CACHE;
+	err = copy_bias(r, &params->sampling);
+	if (!err)
+		err = copy_namespace(r, params->ns);
 	if (err) {
-		free(r);
+		engine_request_free(r);
 		return err;
 	}
 	err = output_init(&r->output, params->stop, params->n_stop,
@@ -81,6 +95,7 @@ void engine_request_free(struct engine_request *r)
 	charge_deinit(&r->charge_memory);
 	output_deinit(&r->output);
 	free((void *)r->params.sampling.bias);
+	free(r->ns);
 	free(r->blocks);
 	free(r->tokens);
 	free(r);
@@ -157,6 +172,9 @@ void request_usage(const struct engine_request *r, uint64_t now_ns, struct outpu
 
 	*out = (struct output_usage){
 		.prompt_tokens = r->n_prompt,
+		.cached_tokens = r->n_cached,
+		.miss = r->miss,
+		.miss_token = r->n_cached < r->n_prompt ? r->tokens[r->n_cached] : -1,
 		.generated_tokens = r->n_generated,
 		.queue_ns = admit - r->submit_ns,
 		.prefill_ns = first - admit,

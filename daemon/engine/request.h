@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/output.h"
 #include "daemon/engine/scheduler.h"
@@ -31,6 +32,10 @@ struct engine_request {
 	uint32_t *blocks;		/* [blocks_capacity], by position */
 	uint32_t blocks_capacity, max_n_blocks;
 	uint32_t n_prompt, n_generated, n_preempted;
+	char *ns;			/* of the cache; NULL: it has no part in it */
+	struct tree_path path;		/* in the model's tree, where it has one */
+	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
+	enum sink_miss miss;		/* at position n_cached */
 	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */
 	struct sampler_rng rng;
 	struct output output;

@@ -42,9 +42,16 @@ enum sink_error {	/* numbers of enum kvd_code */
 	SINK_ERROR_UNLOADED = 14,
 };
 
-enum sink_miss {	/* numbers of enum kvd_miss */
+enum sink_miss {	/* why not all of a prompt came from the cache; numbers of enum kvd_miss */
 	SINK_MISS_NONE = 0,
 	SINK_MISS_NO_CACHE = 1,
+	SINK_MISS_EMPTY = 2,
+	SINK_MISS_DIFFERS = 3,
+	SINK_MISS_EXPIRED = 4,
+	SINK_MISS_EVICTED = 5,
+	SINK_MISS_NAMESPACE = 6,
+	SINK_MISS_LOGPROBS = 7,
+	SINK_MISS_KEY = 8,
 };
 
 struct sink_alternative {
@@ -86,6 +93,7 @@ struct sink_event {
 		struct {
 			uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;
 			uint64_t queue_ns, prefill_ns, decode_ns;
+			int32_t miss_token;	/* the prompt's at position cached_tokens; -1: none */
 		} usage;
 		struct {
 			enum sink_finish reason;
