@@ -261,6 +261,11 @@ uint32_t pool_root_n_used(const struct pool_root *r)
 	return r->n_used;
 }
 
+uint32_t pool_root_n_used_in(const struct pool_root *r, uint32_t chunk)
+{
+	return r->chunks[chunk].n_used;
+}
+
 uint32_t pool_root_capacity(const struct pool_root *r)
 {
 	return r->pool->n_chunks * r->geometry.blocks_per_chunk;

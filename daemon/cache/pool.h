@@ -66,6 +66,8 @@ const struct kb_geometry *pool_root_geometry(const struct pool_root *r);
 /* Blocks that could still be had, counting free chunks; and those in use. */
 uint32_t pool_root_n_free(const struct pool_root *r);
 uint32_t pool_root_n_used(const struct pool_root *r);
+/* Used ones that lie in a chunk of the pool. */
+uint32_t pool_root_n_used_in(const struct pool_root *r, uint32_t chunk);
 /* The most blocks the root could ever hold if it had the pool for itself. */
 uint32_t pool_root_capacity(const struct pool_root *r);
 

@@ -374,6 +374,31 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 	count_lookup(t, n - 1 - begin, out->n_tokens - begin);
 }
 
+void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out)
+{
+	const struct tree *t = p->tree;
+	struct partial partial = { 0 };
+	struct tree_entry *e, *pending;
+	uint32_t end = p->at->first + p->at->n_tokens;
+
+	*out = (struct tree_peek){ .n_tokens = end };
+	if (n <= end + 1 || p->at->doomed)
+		return;
+	e = descend(t, p->at, tokens, n - 1, now);
+	end = e->first + e->n_tokens;
+	pending = descend_pending(p, e, tokens, n - 1);
+	if (pending)
+		out->n_pending = pending->first + pending->n_tokens - end;
+	if (!t->config.whole_blocks)
+		find_partial(e, tokens + end, n - 1 - end, now, &partial);
+	out->n_tail = partial.n;
+	out->n_tokens = end + partial.n;
+	if (partial.n)
+		out->n_evictable += !partial.best->n_locks;
+	for (; e->parent && !e->n_locks; e = e->parent)
+		out->n_evictable++;
+}
+
 void tree_tail_done(struct tree_path *p)
 {
 	struct tree_entry *e = p->tail;
@@ -583,6 +608,36 @@ bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now)
 	if (only)
 		evict_uid_unref(&t->evict, only);
 	return item != NULL;
+}
+
+static void evict_below(struct tree *t, struct tree_entry *e, uint64_t now)
+{
+	while (e->children) {
+		struct tree_entry *child = tree_order_first(e);
+
+		/* Down to a leaf, which goes; what is above it is met again. */
+		while (child->children)
+			child = tree_order_first(child);
+		evict(t, &child->item, now);
+	}
+	evict(t, &e->item, now);
+}
+
+void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now)
+{
+	for (uint32_t i = 0; i < t->n_slab; i++) {
+		struct tree_entry *e = &t->slab[i];
+
+		if (e->id && !e->pending && !e->n_locks && fn(arg, e->block))
+			evict_below(t, e, now);
+	}
+}
+
+void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg)
+{
+	list_for_each(l, &t->pins)
+		for (const struct tree_entry *e = list_entry(l, struct tree_pin, link)->entry; e->parent; e = e->parent)
+			fn(arg, e->block);
 }
 
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max)

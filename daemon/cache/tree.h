@@ -136,6 +136,12 @@ struct tree_match {
  */
 void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool may_wait,
 		 const struct tree_name *also, size_t n_also, uint64_t now, struct tree_match *out);
+/* What a lookup would find now; nothing changes, nothing is counted. */
+struct tree_peek {
+	uint32_t n_tokens, n_tail, n_pending;	/* as in tree_match */
+	uint32_t n_evictable;		/* entries that could be evicted now, and not once the path holds them */
+};
+void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out);
 /* The next path that is not to wait any more, or NULL: first those who began first to wait for an entry. */
 struct tree_path *tree_next_woken(struct tree *t);
 
@@ -175,6 +181,11 @@ void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
 bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
 /* Removes what has expired and nobody uses, at most max entries; returns how many. */
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);
+/* Frees the blocks that fn wants of those that nobody uses; what is stored after them goes, too.  Looks at all entries. */
+typedef bool (*tree_block_fn)(void *arg, uint32_t block);
+void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now);
+/* Calls fn for every block of a pinned path, for some more than once. */
+void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg);
 /* Blocks that tree_evict() can free in all. */
 uint32_t tree_n_evictable(const struct tree *t);
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/engine/engine-private.h"
+#include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
 static uint32_t blocks_for(const struct engine_model *em, uint32_t n_tokens)
@@ -7,13 +8,26 @@ static uint32_t blocks_for(const struct engine_model *em, uint32_t n_tokens)
 	return (n_tokens + em->block_tokens - 1) / em->block_tokens;
 }
 
+/* A block for the request, at the cost of what is kept for later. */
+static int get_block(struct engine *e, struct engine_request *r, uint32_t *block)
+{
+	struct engine_model *em = r->model;
+	int err;
+
+	do {
+		err = pool_block_get(em->root, r->uid, block);
+	} while ((err == POOL_E_FULL && engine_evict(e, em)) ||
+		 (err == POOL_E_QUOTA && engine_evict_of(e, em, r->uid)));
+	return err;
+}
+
 /* Until the request holds n blocks.  What pool_block_get() says, or -ENOMEM. */
-static int take_blocks(struct engine_request *r, uint32_t n)
+static int take_blocks(struct engine *e, struct engine_request *r, uint32_t n)
 {
 	int err = request_reserve_blocks(r, n);
 
 	while (!err && r->seq.n_blocks < n) {
-		err = pool_block_get(r->model->root, r->uid, &r->blocks[r->seq.n_blocks]);
+		err = get_block(e, r, &r->blocks[r->seq.n_blocks]);
 		if (!err)
 			r->seq.n_blocks++;
 	}
@@ -21,18 +35,18 @@ static int take_blocks(struct engine_request *r, uint32_t n)
 }
 
 /*
- * The pool has room for n more blocks of the model, and one for each of its
+ * There is room for n more blocks of the model, evicting all but n_kept of what could be, and one for each of its
  * sequences that run, so that the new one does not make them preempt it at once.
  */
-static bool make_room(struct engine *e, struct engine_model *em, uint32_t n)
+static bool make_room(struct engine *e, struct engine_model *em, uint32_t n, uint32_t n_kept)
 {
-	uint64_t want = (uint64_t)n + em->sched.n_active;
+	uint64_t want = (uint64_t)n + n_kept + em->sched.n_active;
 
-	if (pool_root_n_free(em->root) >= want)
+	if (engine_n_available(e, em, want) >= want)
 		return true;
-	if (pool_root_n_free(em->root) + engine_reclaimable_idle(e, em) < want)
+	if (e->sched.n_active && engine_n_available(e, em, want) + engine_reclaimable_idle(e, em) < want)
 		return false;
-	while (pool_root_n_free(em->root) < want)
+	while (engine_n_available(e, em, want) < want)
 		if (!engine_reclaim(e, em, UINT64_MAX))
 			return false;
 	return true;
@@ -44,7 +58,6 @@ static bool yield_to_own(struct engine *e, struct engine_request *r)
 	struct sched_uid *owner = r->seq.share->uid;
 	struct sched_seq *victim;
 
-	engine_release_blocks(e, r);
 	victim = scheduler_victim(&e->sched, owner, NULL, true);
 	if (victim) {
 		engine_preempt(e, victim);
@@ -58,31 +71,84 @@ static bool yield_to_own(struct engine *e, struct engine_request *r)
 	return false;
 }
 
+/* Its blocks: those that are there, and new ones until it has n.  What take_blocks() says. */
+static int fill_table(struct engine *e, struct engine_request *r, uint32_t n, bool tail, uint64_t now)
+{
+	uint32_t n_tail, tail_block = 0;
+	int err = engine_prefix_take(r, tail, now, &n_tail, &tail_block);
+
+	if (!err)
+		err = take_blocks(e, r, n);
+	if (!err)
+		err = engine_prefix_copy_tail(e, r, n_tail, tail_block);
+	if (err)
+		engine_release_blocks(e, r);
+	return err;
+}
+
+static void start(struct engine *e, struct engine_request *r)
+{
+	scheduler_activate(&e->sched, &r->seq);
+	engine_prefix_claim(r);
+}
+
+/*
+ * There is room for the request's n blocks.  *tail: also to hold the one that the beginning of its
+ * first new block is copied from; if only that is too much, it goes without.
+ */
+static bool make_room_for(struct engine *e, struct engine_request *r, uint32_t n, const struct tree_peek *peek,
+			  bool *tail)
+{
+	uint32_t n_found = (peek->n_tokens - peek->n_tail) / r->model->block_tokens;
+
+	*tail = peek->n_tail && make_room(e, r->model, n - n_found, peek->n_evictable);
+	return *tail || make_room(e, r->model, n - n_found, MIN(peek->n_evictable, n_found));
+}
+
+/* Nothing runs that could end and make room. */
+static bool nothing_to_wait_for(const struct engine *e)
+{
+	return !e->sched.n_active && !e->sched.n_ready;
+}
+
 /* False: it must wait for blocks, and nobody may overtake it. */
+static bool wait_for_blocks(struct engine *e, struct engine_request *r)
+{
+	if (!nothing_to_wait_for(e))
+		return false;
+	engine_fail(e, r, SINK_ERROR_NO_MEMORY, "the request does not fit the KV memory beside what is pinned there");
+	return true;
+}
+
 static bool admit_one(struct engine *e, struct engine_request *r)
 {
 	/* One more than it has: the place of the token that comes out. */
 	uint32_t n = blocks_for(r->model, r->seq.n_tokens + 1);
+	uint64_t now = clock_ns();	/* one, so that what was peeked at is found */
+	struct tree_peek peek;
+	bool tail;
 	int err;
 
-	if (!make_room(e, r->model, n))
-		return false;
+	engine_prefix_peek(r, now, &peek);
+	if (peek.n_pending && engine_prefix_wait(e, r, now))
+		return true;
+	if (!make_room_for(e, r, n, &peek, &tail))
+		return wait_for_blocks(e, r);
 	do {
-		err = take_blocks(r, n);
-	} while (err == POOL_E_QUOTA && yield_to_own(e, r));
+		err = fill_table(e, r, n, tail, now);
+	} while ((err == POOL_E_QUOTA && yield_to_own(e, r)) ||
+		 (err == POOL_E_FULL && nothing_to_wait_for(e) && engine_reclaim(e, r->model, UINT64_MAX)));
 	if (err == POOL_E_QUOTA)
 		return true;
-	if (err == POOL_E_FULL) {
-		engine_release_blocks(e, r);
-		return false;
-	}
+	if (err == POOL_E_FULL)
+		return wait_for_blocks(e, r);
 	if (err) {
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 		return true;
 	}
 	if (!r->admit_ns)
 		r->admit_ns = clock_ns();
-	scheduler_activate(&e->sched, &r->seq);
+	start(e, r);
 	return true;
 }
 
@@ -90,8 +156,11 @@ void engine_admit(struct engine *e)
 {
 	struct sched_seq *seq;
 
-	while ((seq = scheduler_ready_next(&e->sched)))
-		scheduler_activate(&e->sched, seq);
+	engine_prefix_woken(e);
+	while ((seq = scheduler_ready_next(&e->sched))) {
+		engine_prefix_catch_up(request_of(seq));
+		start(e, request_of(seq));
+	}
 	scheduler_admit_begin(&e->sched);
 	while ((seq = scheduler_admit_next(&e->sched)))
 		if (!admit_one(e, request_of(seq)))
@@ -115,7 +184,7 @@ static void provide_from_own(struct engine *e, struct sched_seq *seq)
 static void provide(struct engine *e, struct sched_seq *seq)
 {
 	struct engine_request *r = request_of(seq);
-	int err = take_blocks(r, blocks_for(r->model, seq->n_tokens));
+	int err = take_blocks(e, r, blocks_for(r->model, seq->n_tokens));
 
 	if (!err)
 		return;

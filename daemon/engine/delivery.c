@@ -18,6 +18,7 @@ static void mark_dirty(struct engine *e, struct sink *sink)
 static void let_go(struct engine *e, struct engine_request *r)
 {
 	engine_release_blocks(e, r);
+	engine_prefix_deinit(r);
 	if (r->seq.share)
 		scheduler_remove(&e->sched, &r->seq);
 	pthread_mutex_lock(&e->lock);
@@ -70,6 +71,7 @@ static void park(struct engine *e, struct engine_request *r)
 {
 	if (r->ending)
 		engine_release_blocks(e, r);
+	engine_prefix_abandon(r);
 	if (r->seq.state != SCHED_PARKED)
 		scheduler_park(&e->sched, &r->seq);
 }

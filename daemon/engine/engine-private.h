@@ -6,6 +6,7 @@
  *   engine-model.c  models come and go
  *   admission.c  who gets in, who gets blocks
  *   reclaim.c    who is preempted for it
+ *   prefix.c     what a sequence takes from the prefix tree, and leaves there
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *
@@ -15,6 +16,7 @@
 #define KVD_ENGINE_PRIVATE_H
 
 #include <pthread.h>
+#include <string.h>
 
 #include "daemon/cache/pool.h"
 #include "daemon/cache/tree.h"
@@ -33,10 +35,10 @@ struct step_entry {
 	bool generates;
 };
 
-/* What the sequences of a survey hold in a chunk of the pool, see reclaim.c. */
+/* What models have in a chunk of the pool, see reclaim.c. */
 struct engine_chunk {
 	uint32_t n_blocks;
-	uint64_t age;		/* rank of the oldest holder */
+	uint64_t age;		/* of the oldest holder */
 };
 
 struct engine_model {
@@ -121,6 +123,12 @@ void engine_admit(struct engine *e);
 void engine_provide_blocks(struct engine *e, struct engine_model *em);
 
 /* reclaim.c */
+/* Makes a block free, or a chunk of the pool, that is only kept for later.  False: there is none. */
+bool engine_evict(struct engine *e, struct engine_model *em);
+/* A block that the uid is charged for, of any model. */
+bool engine_evict_of(struct engine *e, struct engine_model *em, uid_t uid);
+/* Blocks that the model can have without taking any from a sequence; not all are counted where that is enough. */
+uint64_t engine_n_available(struct engine *e, struct engine_model *em, uint64_t enough);
 void engine_release_blocks(struct engine *e, struct engine_request *r);
 /* Takes the sequence's blocks away.  A parked one stays parked: its reader must make room first. */
 void engine_preempt(struct engine *e, struct sched_seq *seq);
@@ -131,6 +139,33 @@ void engine_preempt(struct engine *e, struct sched_seq *seq);
 bool engine_reclaim(struct engine *e, struct engine_model *em, uint64_t rank);
 /* Blocks of the model's that engine_reclaim(e, em, UINT64_MAX) can make free. */
 uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
+
+/* prefix.c; of a request that has no part in the cache all do nothing */
+/* When it gets into the queue.  0, -ENOMEM. */
+int engine_prefix_init(struct engine *e, struct engine_request *r);
+/* What it would find now. */
+void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out);
+/* Others compute more of its prefix: it leaves the queue until that is there or given up.  False: they don't any more. */
+bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now);
+/* Back into the queue with those who need not wait any more. */
+void engine_prefix_woken(struct engine *e);
+/*
+ * Its table, which is empty, gets the blocks that are there; then, once it has a block more, the n_tail first tokens of
+ * tail_block are copied into that one.  tail false: whole blocks alone.  0, -ENOMEM; what copy_tokens() says.
+ */
+int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail, uint32_t *tail_block);
+int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block);
+/* It runs from now on: others with the same tokens wait for it. */
+void engine_prefix_claim(struct engine_request *r);
+/* It could not run for a while: takes what others have computed meanwhile. */
+void engine_prefix_catch_up(struct engine_request *r);
+/* After a step: blocks that are full now are of use to others. */
+void engine_prefix_enter(struct engine_request *r);
+/* It can't go on for now: nobody waits for it. */
+void engine_prefix_abandon(struct engine_request *r);
+/* Its blocks are about to go from it: what it computed stays in the tree. */
+void engine_prefix_leave(struct engine_request *r);
+void engine_prefix_deinit(struct engine_request *r);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);

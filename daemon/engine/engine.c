@@ -237,7 +237,7 @@ static void answer_ps(struct engine *e, const struct engine_ps_command *command)
 /* Puts a new request into the queue. */
 static void enqueue(struct engine *e, struct engine_request *r)
 {
-	if (scheduler_add(&e->sched, &r->seq, &r->model->sched, r->uid))
+	if (engine_prefix_init(e, r) || scheduler_add(&e->sched, &r->seq, &r->model->sched, r->uid))
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 	else
 		scheduler_push(&e->sched, &r->seq);

@@ -117,7 +117,7 @@ uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_
 	r->max_n_tokens = (uint32_t)MAX(n_tokens, (uint64_t)r->n_prompt);
 	/* Room for one more is kept: see admission.c. */
 	r->max_n_blocks = r->max_n_tokens / block_tokens + 1;
-	return sizeof(*r) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
+	return sizeof(*r) + (r->ns ? strlen(r->ns) + 1 : 0) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
 	       (uint64_t)r->max_n_blocks * sizeof(*r->blocks) +
 	       r->params.sampling.n_bias * sizeof(*r->params.sampling.bias) +
 	       output_bound(&r->output, max_piece);

@@ -19,6 +19,7 @@ void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum, ui
 	list_init(&s->admit_turns);
 	list_init(&s->parked);
 	list_init(&s->ready);
+	list_init(&s->held);
 }
 
 void scheduler_init_model(struct sched_model *m, uint32_t block_tokens)
@@ -119,6 +120,7 @@ static void count(struct scheduler *s, const struct sched_seq *seq, uint32_t by)
 
 	switch (seq->state) {
 	case SCHED_WAITING:
+	case SCHED_HELD:
 		s->n_waiting += by;
 		m->n_waiting += by;
 		break;
@@ -206,6 +208,13 @@ void scheduler_activate(struct scheduler *s, struct sched_seq *seq)
 	insert_by_age(&seq->share->active, seq);
 	seq->n_rows = 0;
 	enter(s, seq, SCHED_ACTIVE);
+}
+
+void scheduler_hold(struct scheduler *s, struct sched_seq *seq)
+{
+	leave(s, seq);
+	list_push_back(&s->held, &seq->link);
+	enter(s, seq, SCHED_HELD);
 }
 
 void scheduler_park(struct scheduler *s, struct sched_seq *seq)

@@ -12,6 +12,7 @@
  *                             +-------- READY <------- PARKED
  *                               push           ready
  *
+ * HELD: was WAITING; what it waits for is not a place (push brings it back).
  * WAITING: holds no blocks.  ACTIVE: takes part in steps, at most max_seqs.
  * PARKED: its reader must make room first; holds blocks or, preempted, none.
  * READY: was parked, has blocks, waits for a place among the active.
@@ -35,7 +36,7 @@
 
 #include "ipc/base/list.h"
 
-enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
+enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_HELD, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
 
 /* Embedded in what stands for a model; outlives its sequences. */
 struct sched_model {
@@ -85,6 +86,7 @@ struct scheduler {
 	uint64_t next_arrival, next_rank;
 	struct list admit_turns;	/* uids; the first has its turn */
 	struct list parked, ready;	/* by rank */
+	struct list held;
 	uint32_t n_waiting, n_active, n_parked, n_ready;
 };
 
@@ -98,6 +100,8 @@ void scheduler_remove(struct scheduler *s, struct sched_seq *seq);
 
 void scheduler_push(struct scheduler *s, struct sched_seq *seq);
 void scheduler_activate(struct scheduler *s, struct sched_seq *seq);
+/* Out of the queue until it is pushed; counted as waiting. */
+void scheduler_hold(struct scheduler *s, struct sched_seq *seq);
 void scheduler_park(struct scheduler *s, struct sched_seq *seq);
 void scheduler_ready(struct scheduler *s, struct sched_seq *seq);
 

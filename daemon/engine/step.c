@@ -137,6 +137,7 @@ static void advance(struct engine *e, const struct step_entry *entry)
 	e->stats.prompt_tokens += prompt_rows;
 	em->stats.prompt_tokens += prompt_rows;
 	r->seq.n_computed += r->seq.n_rows;
+	engine_prefix_enter(r);
 	if (atomic_load(&r->cancel)) {
 		engine_finish(e, r, SINK_FINISH_CANCELLED);
 		return;

@@ -201,6 +201,17 @@ static struct fake_kv *fake_kv_at(const struct kb_batch *b, const struct kb_seq 
 	return (struct fake_kv *)(b->pool->base + offset);
 }
 
+/* Sequences share full blocks alone: none that one of them writes. */
+static void fake_check_pair(const struct kb_geometry *g, const struct kb_seq *a, const struct kb_seq *b)
+{
+	uint32_t a_written = a->first_pos / g->block_tokens, b_written = b->first_pos / g->block_tokens;
+
+	for (uint32_t j = 0; j < a->n_blocks; j++)
+		for (uint32_t k = 0; k < b->n_blocks; k++)
+			if (a->block_table[j] == b->block_table[k] && (j >= a_written || k >= b_written))
+				fake_violation("a block of two sequences is written");
+}
+
 /* The batch keeps to backend.h, and to the sizes of the workspace. */
 static void fake_check_batch(const struct kb_workspace *ws)
 {
@@ -221,10 +232,7 @@ static void fake_check_batch(const struct kb_workspace *ws)
 		if (seq->n_blocks != (end + b->geometry->block_tokens - 1) / b->geometry->block_tokens)
 			fake_violation("n_blocks does not cover the positions");
 		for (uint32_t i = 0; i < s; i++)
-			for (uint32_t j = 0; j < b->seqs[i].n_blocks; j++)
-				for (uint32_t k = 0; k < seq->n_blocks; k++)
-					if (b->seqs[i].block_table[j] == seq->block_table[k])
-						fake_violation("a block of two sequences");
+			fake_check_pair(b->geometry, &b->seqs[i], seq);
 	}
 	if (row != b->n_rows || row > ws->desc.max_rows || b->n_logits > ws->desc.max_logits)
 		fake_violation("more rows than the workspace has");
@@ -297,6 +305,14 @@ static const float *fake_step_logits(const struct kb_workspace *ws)
 	return ws->logits;
 }
 
+static int fake_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
+			    uint32_t n_tokens)
+{
+	memcpy(pool->base + kb_block_offset(g, dst), pool->base + kb_block_offset(g, src),
+	       n_tokens * (g->block_bytes / g->block_tokens));
+	return 0;
+}
+
 static const struct kb_ops fake_ops = {
 	.abi_version = KB_ABI_VERSION,
 	.name = "fake",
@@ -306,6 +322,7 @@ static const struct kb_ops fake_ops = {
 	.workspace_free = fake_workspace_free,
 	.step_wait = fake_step_wait,
 	.step_logits = fake_step_logits,
+	.copy_tokens = fake_copy_tokens,
 };
 static struct kb_backend fake_backend = { .ops = &fake_ops };
 

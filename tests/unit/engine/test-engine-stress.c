@@ -40,13 +40,26 @@ struct world {
 	struct client clients[N_CLIENTS];
 	unsigned random;
 	struct options {
-		bool two_models, full_sinks, cancels, reloads;
+		bool two_models, full_sinks, cancels, reloads, cache;
 	} options;
 };
 
 static uint32_t pick(struct world *w, uint32_t n)
 {
 	return (uint32_t)rand_r(&w->random) % n;
+}
+
+/* Prompts that begin alike, under names that some share; a few have no part in the cache. */
+static void share_prefix(struct world *w, struct fake_request *r)
+{
+	static const char *const names[] = { "uid:0", "uid:1", "uid:2", "public" };
+	uint32_t family = pick(w, 3), n = pick(w, (uint32_t)r->n_prompt + 1);
+
+	for (uint32_t t = 0; t < n; t++)
+		r->prompt[t] = (int32_t)(3 + (family * 7 + t * t) % (FAKE_N_VOCAB - 3));
+	if (pick(w, 8))
+		r->params.ns = pick(w, 3) ? names[r->uid] : names[3];
+	r->params.ttl_ns = pick(w, 3) ? 0 : 1 + pick(w, 1000000);
 }
 
 static void make_random(struct world *w, struct fake_request *r, uint32_t client, uint32_t i)
@@ -61,6 +74,8 @@ static void make_random(struct world *w, struct fake_request *r, uint32_t client
 	r->n_prompt = pick(w, pick(w, 3) ? 30 : 78) + 1;
 	for (size_t t = 0; t < r->n_prompt; t++)
 		r->prompt[t] = (int32_t)(3 + pick(w, FAKE_N_VOCAB - 3));
+	if (w->options.cache)
+		share_prefix(w, r);
 	r->params.max_tokens = pick(w, 10) ? pick(w, 70) : UINT32_MAX;
 	r->params.ignore_eos = pick(w, 3) > 0;
 	r->params.progress = pick(w, 2);
@@ -240,8 +255,8 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 	assert_int_equal(stats.n_running + stats.n_queued + stats.n_parked, 0);
 	assert_int_equal(stats.blocks_used, 0);
 	assert_true(fake.max_seqs_seen <= config->max_seqs);
-	fake_check_nothing_charged(w->accounts, N_UIDS);
 	engine_free(w->engine);
+	fake_check_nothing_charged(w->accounts, N_UIDS);
 	engine_model_free(w->em);
 	engine_model_free(w->other);
 	if (fake.n_violations)
@@ -313,6 +328,24 @@ static void test_reloads(void **state)
 	}
 }
 
+/* All of it once more, with prefixes that are shared and a cache that fills the pool. */
+static void test_shared(void **state)
+{
+	(void)state;
+	for (int i = 0; i < 2 * n_rounds(); i++) {
+		struct engine_config config = {
+			.kv_memory = (i % 2 ? 4 : 8) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
+			.block_tokens = i % 4 ? 16 : 32,
+		};
+		struct options options = { .full_sinks = i % 2, .cancels = i % 4 > 1, .cache = true };
+
+		options.two_models = i % 8 > 3;
+		options.reloads = options.two_models && i % 3 == 0;
+		config.kv_memory += options.two_models ? 2 * MIB : 0;
+		run_world(&config, 600 + (unsigned)i, options);
+	}
+}
+
 static void test_no_cache(void **state)
 {
 	struct engine_config config = {
@@ -329,6 +362,7 @@ int main(void)
 		cmocka_unit_test(test_everything),
 		cmocka_unit_test(test_two_models),
 		cmocka_unit_test(test_reloads),
+		cmocka_unit_test(test_shared),
 		cmocka_unit_test(test_no_cache),
 	};
 

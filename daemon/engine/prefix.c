@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a sequence takes from the prefix tree, and what it leaves there.
+ *
+ * A request that takes part in the cache has a path in its model's tree from the queue on.  While it holds
+ * blocks, the first tree_path_n_blocks() of its table are the path's.
+ */
+#include "daemon/engine/engine-private.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+static struct engine_request *request_of_path(struct tree_path *path)
+{
+	return list_entry(path, struct engine_request, path);
+}
+
+int engine_prefix_init(struct engine *e, struct engine_request *r)
+{
+	struct tree_name name = { .bytes = r->ns, .n = r->ns ? strlen(r->ns) : 0 };
+
+	if (!r->ns || e->no_cache)
+		return 0;
+	r->miss = SINK_MISS_EMPTY;
+	return tree_path_init(&r->path, r->model->tree, name, r->uid,
+			      r->params.ttl_ns ? r->params.ttl_ns : EVICT_NEVER, clock_ns());
+}
+
+/*
+ * Tokens for a lookup, which takes all but the last at most: a token whose logits
+ * are wanted is computed.
+ */
+static uint32_t n_lookup(const struct engine_request *r)
+{
+	return r->seq.logits_from < r->seq.logits_to ? MIN(r->seq.n_tokens, r->seq.logits_from + 1)
+						      : r->seq.n_tokens;
+}
+
+void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out)
+{
+	*out = (struct tree_peek){ 0 };
+	if (r->path.tree)
+		tree_peek(&r->path, r->tokens, n_lookup(r), now, out);
+}
+
+bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now)
+{
+	struct tree_match match;
+
+	tree_lookup(&r->path, r->tokens, n_lookup(r), true, NULL, 0, now, &match);
+	if (match.waits)
+		scheduler_hold(&e->sched, &r->seq);
+	else
+		tree_path_reset(&r->path, clock_ns());
+	return match.waits;
+}
+
+void engine_prefix_woken(struct engine *e)
+{
+	struct tree_path *path;
+
+	list_for_each(l, &e->models) {
+		struct engine_model *em = list_entry(l, struct engine_model, link);
+
+		while ((path = tree_next_woken(em->tree)))
+			scheduler_push(&e->sched, &request_of_path(path)->seq);
+	}
+}
+
+static enum sink_miss miss_of(const struct engine_request *r, const struct tree_match *match)
+{
+	static const enum sink_miss of[] = {
+		[TREE_MISS_NONE] = SINK_MISS_NONE,       [TREE_MISS_EMPTY] = SINK_MISS_EMPTY,
+		[TREE_MISS_DIFFERS] = SINK_MISS_DIFFERS, [TREE_MISS_EXPIRED] = SINK_MISS_EXPIRED,
+		[TREE_MISS_EVICTED] = SINK_MISS_EVICTED, [TREE_MISS_NAMESPACE] = SINK_MISS_NAMESPACE,
+	};
+
+	if (match->miss == TREE_MISS_NONE && n_lookup(r) < r->n_prompt)
+		return SINK_MISS_LOGPROBS;
+	return of[match->miss];
+}
+
+/* Its own references to the path's blocks from the nth on. */
+static void ref_blocks(struct engine_request *r, uint32_t n)
+{
+	uint32_t depth = tree_path_n_blocks(&r->path);
+
+	tree_path_blocks(&r->path, n, r->blocks + n);
+	for (uint32_t i = n; i < depth; i++)
+		pool_block_ref(r->model->root, r->blocks[i]);
+}
+
+int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail, uint32_t *tail_block)
+{
+	uint32_t n = n_lookup(r), block_tokens = r->model->block_tokens;
+	struct tree_match match;
+	int err;
+
+	*n_tail = 0;
+	if (!r->path.tree)
+		return 0;
+	tree_lookup(&r->path, r->tokens, n, false, NULL, 0, now, &match);
+	if (!tail && match.n_tail) {
+		tree_tail_done(&r->path);
+		match.n_tokens -= match.n_tail;
+		match.n_tail = 0;
+	}
+	err = request_reserve_blocks(r, match.n_tokens / block_tokens);
+	if (err)
+		return err;
+	ref_blocks(r, 0);
+	r->seq.n_blocks = tree_path_n_blocks(&r->path);
+	r->seq.n_computed = r->seq.n_blocks * block_tokens;
+	*n_tail = match.n_tail;
+	*tail_block = match.tail_block;
+	if (!r->admit_ns) {
+		r->n_cached = match.n_tokens;
+		r->miss = miss_of(r, &match);
+	}
+	return 0;
+}
+
+int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block)
+{
+	uint32_t depth = tree_path_n_blocks(&r->path);
+	int err = 0;
+
+	if (n_tail)
+		err = e->be->ops->copy_tokens(pool_device(e->pool), pool_root_geometry(r->model->root),
+					      r->blocks[depth], tail_block, n_tail);
+	if (r->path.tree)
+		tree_tail_done(&r->path);
+	if (!err)
+		r->seq.n_computed += n_tail;
+	return err;
+}
+
+void engine_prefix_claim(struct engine_request *r)
+{
+	if (r->path.tree)
+		tree_claim(&r->path, r->tokens, r->seq.n_tokens, clock_ns());
+}
+
+void engine_prefix_catch_up(struct engine_request *r)
+{
+	uint32_t n_had, n_blocks, n = n_lookup(r), block_tokens = r->model->block_tokens;
+	struct tree_match match;
+
+	if (!r->path.tree || r->seq.n_tokens - r->seq.n_computed <= block_tokens)
+		return;
+	n_had = tree_path_n_blocks(&r->path);
+	tree_lookup(&r->path, r->tokens, n, false, NULL, 0, clock_ns(), &match);
+	tree_tail_done(&r->path);
+	n_blocks = tree_path_n_blocks(&r->path);
+	for (uint32_t i = n_had; i < n_blocks; i++)
+		pool_block_unref(r->model->root, r->blocks[i]);
+	ref_blocks(r, n_had);
+	r->seq.n_computed = MAX(r->seq.n_computed, n_blocks * block_tokens);
+}
+
+void engine_prefix_enter(struct engine_request *r)
+{
+	uint32_t block_tokens = r->model->block_tokens, i;
+
+	if (!r->path.tree)
+		return;
+	while (i = tree_path_n_blocks(&r->path), (i + 1) * block_tokens <= r->seq.n_computed)
+		/* What is refused is this sequence's alone; the next step tries again. */
+		if (tree_enter(&r->path, r->tokens + (size_t)i * block_tokens, clock_ns(), &r->blocks[i]))
+			return;
+}
+
+void engine_prefix_abandon(struct engine_request *r)
+{
+	if (r->path.tree)
+		tree_abandon(&r->path);
+}
+
+/* The sequence stops here: the block that is not full stays as well. */
+static void keep_tail(struct engine_request *r)
+{
+	uint32_t i = tree_path_n_blocks(&r->path), block_tokens = r->model->block_tokens;
+
+	if (i < r->seq.n_blocks && r->seq.n_computed > i * block_tokens && r->seq.n_computed < (i + 1) * block_tokens)
+		(void)tree_keep_tail(&r->path, r->tokens + (size_t)i * block_tokens,
+				     r->seq.n_computed - i * block_tokens, r->blocks[i], clock_ns());
+}
+
+void engine_prefix_leave(struct engine_request *r)
+{
+	if (!r->path.tree)
+		return;
+	keep_tail(r);
+	tree_path_reset(&r->path, clock_ns());
+}
+
+void engine_prefix_deinit(struct engine_request *r)
+{
+	tree_path_deinit(&r->path, clock_ns());
+}
