@@ -63,10 +63,9 @@ def test_parked_is_preempted_when_blocks_are_needed(daemons, tiny_model):
         expected = other.generate("Hello", n=2000, ignore_eos=True).ids
         rid = slow.submit("Hello", n=2000, ignore_eos=True)
         d.until(lambda: d.status()["n_parked"] == 1, "parked")
-        for _ in range(3):
-            rids = [other.submit("y " * 200, n=800, ignore_eos=True) for i in range(8)]
+        for turn in range(3):
+            rids = [other.submit(f"{i} {turn} " * 100, n=800, ignore_eos=True) for i in range(8)]
             others = other.collect(*rids)
-            assert len({tuple(r.ids) for r in others.values()}) == 1
             assert all(len(r.ids) == 800 for r in others.values())
         assert d.status()["preemptions"] > 0
         assert slow.collect(rid)[rid].ids == expected
@@ -188,12 +187,12 @@ def test_loading_waits(daemons, real_model):
 
 @pytest.mark.skipif(SANITIZED, reason="sanitizers hold back what was freed")
 def test_memory_is_flat(daemons, tiny_model):
-    d = daemons("--model", tiny_model, "--kv-memory", "16M")
+    d = daemons("--model", tiny_model, "--kv-memory", "2M")
     with d.client() as c:
         def some(n, start):
             for i in range(n):
                 c.generate(f"unique {start + i} " * 20, n=4)
-        some(60, 0)
+        some(100, 0)    # the cache is full then
         before = d.memory()
         some(200, 1000)
         assert d.memory() - before < 1 << 20
