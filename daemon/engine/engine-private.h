@@ -145,6 +145,8 @@ uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
 int engine_prefix_init(struct engine *e, struct engine_request *r);
 /* What it would find now. */
 void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out);
+/* Tokens of it that are there or that others are computing: for the scheduler. */
+uint32_t engine_prefix_n_cached(struct sched_seq *seq);
 /* Others compute more of its prefix: it leaves the queue until that is there or given up.  False: they don't any more. */
 bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now);
 /* Back into the queue with those who need not wait any more. */
@@ -153,7 +155,8 @@ void engine_prefix_woken(struct engine *e);
  * Its table, which is empty, gets the blocks that are there; then, once it has a block more, the n_tail first tokens of
  * tail_block are copied into that one.  tail false: whole blocks alone.  0, -ENOMEM; what copy_tokens() says.
  */
-int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail, uint32_t *tail_block);
+int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail,
+		       uint32_t *tail_block);
 int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block);
 /* It runs from now on: others with the same tokens wait for it. */
 void engine_prefix_claim(struct engine_request *r);

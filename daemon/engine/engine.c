@@ -505,6 +505,7 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	list_init(&e->finished);
 	scheduler_init(&e->sched, config->max_seqs ? config->max_seqs : 16, quantum,
 		       MIN(quantum, LOGITS_QUANTUM));
+	e->sched.n_cached = engine_prefix_n_cached;
 	e->be = config->backend;
 	e->accounts = config->accounts;
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;

@@ -60,7 +60,7 @@ struct engine_request_params {
 	bool progress;			/* emit SINK_PROGRESS during prefill */
 	bool prompt_logprobs;		/* emit SINK_PROMPT for the prompt's tokens ... */
 	uint32_t prompt_logprobs_from;	/* ... from this position on */
-	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": it has no part in it. */
+	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": none. */
 	const char *ns;
 	uint64_t ttl_ns;		/* what it leaves there expires so long after its last use; 0: never */
 };

@@ -42,6 +42,14 @@ void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek
 		tree_peek(&r->path, r->tokens, n_lookup(r), now, out);
 }
 
+uint32_t engine_prefix_n_cached(struct sched_seq *seq)
+{
+	struct tree_peek peek;
+
+	engine_prefix_peek(request_of(seq), clock_ns(), &peek);
+	return peek.n_tokens + peek.n_pending;
+}
+
 bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now)
 {
 	struct tree_match match;

@@ -194,11 +194,22 @@ void scheduler_push(struct scheduler *s, struct sched_seq *seq)
 	enter(s, seq, SCHED_WAITING);
 }
 
+/* seq is about to leave the queue before those who came earlier. */
+static void note_overtaken(struct sched_seq *seq)
+{
+	list_for_each(l, &seq->share->uid->waiting) {
+		if (l == &seq->link)
+			break;
+		seq_of(l)->n_overtaken++;
+	}
+}
+
 void scheduler_activate(struct scheduler *s, struct sched_seq *seq)
 {
 	struct sched_uid *u = seq->share->uid;
 
 	if (seq->state == SCHED_WAITING) {
+		note_overtaken(seq);
 		list_unlink(&u->admit_link);
 		list_push_back(&s->admit_turns, &u->admit_link);
 	}
@@ -237,6 +248,29 @@ void scheduler_admit_begin(struct scheduler *s)
 		uid_of(l)->skipped = false;
 }
 
+/* Who of the uid's waiting sequences is next; there is one. */
+static struct sched_seq *choose(struct scheduler *s, struct sched_uid *u)
+{
+	struct sched_seq *best = seq_of(u->waiting.next);
+	uint32_t n_best = 0, n_seen = 0;
+
+	/* Preempted ones are owed their place. */
+	if (!s->n_cached || best->rank != UINT64_MAX || best->n_overtaken >= SCHED_OVERTAKEN_MAX ||
+	    u->waiting.next == u->waiting.prev)
+		return best;
+	list_for_each(l, &u->waiting) {
+		uint32_t n = s->n_cached(seq_of(l));
+
+		if (n > n_best) {
+			n_best = n;
+			best = seq_of(l);
+		}
+		if (++n_seen == SCHED_WINDOW)
+			break;
+	}
+	return best;
+}
+
 struct sched_seq *scheduler_admit_next(struct scheduler *s)
 {
 	if (s->n_active >= s->max_seqs)
@@ -244,7 +278,7 @@ struct sched_seq *scheduler_admit_next(struct scheduler *s)
 	list_for_each(l, &s->admit_turns) {
 		struct sched_uid *u = uid_of(l);
 		if (!u->skipped && !list_empty(&u->waiting))
-			return seq_of(u->waiting.next);
+			return choose(s, u);
 	}
 	return NULL;
 }

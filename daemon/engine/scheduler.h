@@ -18,7 +18,8 @@
  * READY: was parked, has blocks, waits for a place among the active.
  *
  * Among waiting sequences uids take turns; inside a uid preempted ones come
- * first, then first come, first served.  A sequence's rank is the order in
+ * first, then first come, first served, but of the first SCHED_WINDOW the one that has most of its
+ * tokens in the cache, so that it is not evicted meanwhile; nobody is overtaken more than SCHED_OVERTAKEN_MAX times.  A sequence's rank is the order in
  * which sequences were first admitted; it keeps its rank when preempted, so the
  * one of lowest rank always gets on, and every one becomes that some day.
  *
@@ -35,6 +36,9 @@
 #include <sys/types.h>
 
 #include "ipc/base/list.h"
+
+#define SCHED_WINDOW 8u
+#define SCHED_OVERTAKEN_MAX 16u
 
 enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_HELD, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
 
@@ -76,6 +80,7 @@ struct sched_seq {
 	uint32_t n_computed;		/* of them in the KV cache */
 	uint32_t n_blocks;		/* held */
 	uint32_t n_rows;		/* planned for the step */
+	uint32_t n_overtaken;		/* times that a later one of its uid was admitted */
 	/* Tokens at positions logits_from .. logits_to - 1 are computed with logits. */
 	uint32_t logits_from, logits_to;
 };
@@ -83,6 +88,8 @@ struct sched_seq {
 struct scheduler {
 	uint32_t max_seqs, quantum, logits_quantum;
 	uint32_t logits_left;		/* of it, while a step is planned */
+	/* Tokens of a waiting sequence that are in the cache, or NULL: nobody knows. */
+	uint32_t (*n_cached)(struct sched_seq *seq);
 	uint64_t next_arrival, next_rank;
 	struct list admit_turns;	/* uids; the first has its turn */
 	struct list parked, ready;	/* by rank */

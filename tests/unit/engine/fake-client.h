@@ -26,6 +26,8 @@ struct fake_result {
 	uint32_t stop_index;
 	uint32_t error;		/* enum sink_error; 0: none */
 	uint32_t n_prompt, n_generated;	/* of the usage event */
+	uint32_t n_cached, miss;
+	int32_t miss_token;
 	uint32_t n_progress, progress_done;
 	uint32_t n_alternatives;
 	uint32_t n_prompts;		/* prompt log-probabilities */
@@ -117,6 +119,9 @@ static void fake_note(struct fake_client *c, struct fake_result *r, const struct
 	case SINK_USAGE:
 		r->n_prompt = e->usage.prompt_tokens;
 		r->n_generated = e->usage.generated_tokens;
+		r->n_cached = e->usage.cached_tokens;
+		r->miss = e->usage.miss;
+		r->miss_token = e->usage.miss_token;
 		break;
 	case SINK_DONE:
 		r->finish = e->done.reason;
