@@ -383,6 +383,94 @@ static void test_refuses(void **state)
 	assert_null(tree_find(f.tree, 12345));
 }
 
+/* A peek says what the lookup after it finds, and changes nothing. */
+static void test_peek(void **state)
+{
+	struct tree_peek peek;
+	struct tree_path p, q;
+	struct tree_match m;
+	struct tree_stats before, after;
+	int32_t t[20];
+
+	count_up(t, 20);
+	store("a", 1, t, 10);
+	open_path(&p, "a", 1);
+	tree_stats(f.tree, &before);
+	tree_peek(&p, t, 20, ++now, &peek);
+	tree_stats(f.tree, &after);
+	assert_memory_equal(&before, &after, sizeof(before));
+	assert_int_equal(peek.n_tokens, 10);
+	assert_int_equal(peek.n_tail, 2);
+	assert_int_equal(peek.n_pending, 0);
+	assert_int_equal(peek.n_evictable, 3);
+	tree_peek(&p, t, 8, ++now, &peek);	/* of which the last is computed in any case */
+	assert_int_equal(peek.n_tokens, 7);
+	assert_int_equal(peek.n_evictable, 2);
+
+	/* What another holds is not to be had by evicting. */
+	open_path(&q, "a", 2);
+	m = lookup(&q, t, 6, false);
+	assert_int_equal(m.n_tokens, 5);
+	tree_tail_done(&q);
+	tree_peek(&p, t, 20, ++now, &peek);
+	assert_int_equal(peek.n_evictable, 2);
+	lookup(&q, t, 9, false);
+	assert_int_equal(tree_claim(&q, t, 20, ++now), 3);
+	tree_peek(&p, t, 20, ++now, &peek);
+	assert_int_equal(peek.n_tokens, 10);
+	assert_int_equal(peek.n_pending, 8);	/* up to 16: the last token of 20 is nobody's */
+	tree_path_deinit(&q, ++now);
+	tree_path_deinit(&p, ++now);
+}
+
+static bool is_block(void *arg, uint32_t block)
+{
+	return block == *(uint32_t *)arg;
+}
+
+static void set_block(void *arg, uint32_t block)
+{
+	((bool *)arg)[block] = true;
+}
+
+/* Blocks that are wanted go with what is after them; used and pinned ones stay. */
+static void test_evict_blocks(void **state)
+{
+	bool pinned[4 * FIXTURE_PER_CHUNK] = { false };
+	struct tree_entry *second;
+	struct tree_path p;
+	uint32_t blocks[4], n_used;
+	int32_t t[20], u[20];
+
+	count_up(t, 20);
+	count_up(u, 20);
+	u[9] = 99;
+	store("a", 1, t, 16);
+	store("a", 1, u, 12);
+	open_path(&p, "a", 1);
+	lookup(&p, t, 9, false);
+	second = p.at;
+	lookup(&p, t, 17, false);
+	tree_path_blocks(&p, 0, blocks);
+	tree_evict_blocks(f.tree, is_block, &blocks[0], ++now);
+	assert_int_equal(tree_path_n_blocks(&p), 4);
+	assert_int_equal(pool_root_n_used(f.root), 5);
+	tree_pinned_blocks(f.tree, set_block, pinned);
+	assert_false(pinned[blocks[0]]);
+	assert_int_equal(tree_pin(f.tree, second, 1), 0);
+	tree_pinned_blocks(f.tree, set_block, pinned);
+	assert_true(pinned[blocks[0]] && pinned[blocks[1]] && !pinned[blocks[2]]);
+	tree_path_deinit(&p, ++now);
+
+	tree_evict_blocks(f.tree, is_block, &blocks[0], ++now);
+	assert_int_equal(pool_root_n_used(f.root), 5);
+	tree_evict_blocks(f.tree, is_block, &blocks[2], ++now);
+	n_used = pool_root_n_used(f.root);
+	assert_int_equal(n_used, 3);		/* the two that are pinned, and the branch */
+	assert_int_equal(found("a", t, 17, NULL), 9);	/* of the branch one token is the same */
+	assert_int_equal(found("a", u, 13, NULL), 12);
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -398,6 +486,8 @@ int main(void)
 		TEST(test_shares),
 		TEST(test_quota),
 		TEST(test_refuses),
+		TEST(test_peek),
+		TEST(test_evict_blocks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
