@@ -181,7 +181,10 @@ void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
 bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
 /* Removes what has expired and nobody uses, at most max entries; returns how many. */
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);
-/* Frees the blocks that fn wants of those that nobody uses; what is stored after them goes, too.  Looks at all entries. */
+/*
+ * Frees the blocks that fn wants of those that nobody uses; what is stored after them
+ * goes, too.  Looks at all entries.
+ */
 typedef bool (*tree_block_fn)(void *arg, uint32_t block);
 void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now);
 /* Calls fn for every block of a pinned path, for some more than once. */

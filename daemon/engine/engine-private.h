@@ -147,7 +147,7 @@ int engine_prefix_init(struct engine *e, struct engine_request *r);
 void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out);
 /* Tokens of it that are there or that others are computing: for the scheduler. */
 uint32_t engine_prefix_n_cached(struct sched_seq *seq);
-/* Others compute more of its prefix: it leaves the queue until that is there or given up.  False: they don't any more. */
+/* Others compute more of its prefix: it leaves the queue until that is there or given up.  False: they don't. */
 bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now);
 /* Back into the queue with those who need not wait any more. */
 void engine_prefix_woken(struct engine *e);

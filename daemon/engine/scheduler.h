@@ -18,8 +18,9 @@
  * READY: was parked, has blocks, waits for a place among the active.
  *
  * Among waiting sequences uids take turns; inside a uid preempted ones come
- * first, then first come, first served, but of the first SCHED_WINDOW the one that has most of its
- * tokens in the cache, so that it is not evicted meanwhile; nobody is overtaken more than SCHED_OVERTAKEN_MAX times.  A sequence's rank is the order in
+ * first, then first come, first served, but of the first SCHED_WINDOW the one that
+ * has most of its tokens in the cache, so that they are not evicted meanwhile; nobody
+ * is overtaken more than SCHED_OVERTAKEN_MAX times.  A sequence's rank is the order in
  * which sequences were first admitted; it keeps its rank when preempted, so the
  * one of lowest rank always gets on, and every one becomes that some day.
  *
