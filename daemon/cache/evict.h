@@ -8,13 +8,14 @@
  *
  * Score (GreedyDual with frequency, after Cherkasova 1998 and Cao, Irani 1997):
  *
- *     score = base + cost * (1 + hits / 4) * (1 + mass)
+ *     score = base + cost * (1 + hits / 4) * (1 + mass) * priority
  *
  * base is the score of its uid's last victim at the time of the block's last use, so
  * that what is not used ages, without a clock: recency and worth are on one scale.
  * cost is what the block takes to compute again, growing with its position;
  * hits are later uses, up to EVICT_HITS_MAX; mass is the share of attention that it drew, as
- * told from outside, 0 if nobody tells.
+ * told from outside, 0 if nobody tells; priority is 1/4, 1 or 4, as its last user said.  It ranks a
+ * uid's blocks among each other: it takes no place from another uid.
  *
  * Order of victims:
  *   1. what has expired;
@@ -38,6 +39,14 @@
 #define EVICT_NEVER UINT64_MAX
 #define EVICT_HITS_MAX 2u
 #define EVICT_COST_UNIT 1024u	/* a block at position 0 */
+
+enum evict_priority { EVICT_PRIORITY_LOW = -1, EVICT_PRIORITY_NORMAL, EVICT_PRIORITY_HIGH };
+
+/* How a sequence wants to have kept what it uses. */
+struct evict_terms {
+	uint64_t ttl;			/* it expires so long after its last use; 0: never */
+	enum evict_priority priority;
+};
 
 /* EVICT_LRU: least recently used alone, whoever's; a baseline for measurements. */
 enum evict_policy { EVICT_SCORE, EVICT_LRU };
@@ -65,6 +74,7 @@ struct evict_item {
 	uint32_t cost;			/* in units of 1/EVICT_COST_UNIT */
 	uint32_t hits;
 	float mass;			/* 0 .. 1 */
+	enum evict_priority priority;	/* of its last use */
 };
 
 struct evict {
@@ -98,8 +108,8 @@ void evict_item_deinit(struct evict *e, struct evict_item *item);
 /* Another uid had it computed after all; takes over a reference to u.  It is not offered now. */
 void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u);
 
-/* It was used now, and expires no earlier than ttl from now; hit: what it holds was of use to another. */
-void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, uint64_t ttl, bool hit);
+/* It was used now, and expires no earlier than these terms say; hit: what it holds was of use to another. */
+void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, const struct evict_terms *terms, bool hit);
 bool evict_expired(const struct evict_item *item, uint64_t now);
 uint64_t evict_score(const struct evict *e, const struct evict_item *item);
 

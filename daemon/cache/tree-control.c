@@ -206,6 +206,8 @@ static void view_of(const struct tree *t, struct tree_entry *e, struct tree_view
 		.last_use = e->item.last_use,
 		.expires = e->item.expires,
 		.score = evict_score(&t->evict, &e->item),
+		.priority = e->item.priority,
+		.mass = e->item.mass,
 		.evictable = e->item.by_score.linked,
 	};
 }

@@ -76,8 +76,8 @@ void tree_free(struct tree *t)
 
 /* --- moving along --- */
 
-int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid, uint64_t ttl,
-		   uint64_t now)
+int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid,
+		   const struct evict_terms *terms, uint64_t now)
 {
 	struct evict_uid *u;
 	struct tree_ns *ns;
@@ -93,7 +93,7 @@ int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, u
 		evict_uid_unref(&t->evict, u);
 		return err;
 	}
-	*p = (struct tree_path){ .tree = t, .ns = ns, .uid = u, .at = &ns->root, .ttl = ttl };
+	*p = (struct tree_path){ .tree = t, .ns = ns, .uid = u, .at = &ns->root, .terms = *terms };
 	list_init(&p->wait_link);
 	tree_lock(t, p->at);
 	evict_uid_activity(&t->evict, u, 1, now);
@@ -129,7 +129,7 @@ static void move_to(struct tree_path *p, struct tree_entry *e)
 static void touch_path(struct tree_path *p, const struct tree_entry *before, uint64_t now, bool hit)
 {
 	for (struct tree_entry *e = p->at; e->parent && e != before; e = e->parent)
-		evict_touch(&p->tree->evict, &e->item, now, p->ttl, hit);
+		evict_touch(&p->tree->evict, &e->item, now, &p->terms, hit);
 }
 
 static void stop_waiting(struct tree_path *p)
@@ -319,7 +319,7 @@ static void hold_tail(struct tree_path *p, struct tree_entry *e, uint64_t now)
 	tree_lock(p->tree, e);
 	e->n_users++;
 	p->tail = e;
-	evict_touch(&p->tree->evict, &e->item, now, p->ttl, true);
+	evict_touch(&p->tree->evict, &e->item, now, &p->terms, true);
 }
 
 static void start_waiting(struct tree_path *p, struct tree_entry *e)
@@ -519,7 +519,7 @@ static void enter_child(struct tree_path *p, struct tree_entry *e, uint64_t now)
 {
 	move_to(p, e);
 	p->depth++;
-	evict_touch(&p->tree->evict, &e->item, now, p->ttl, false);
+	evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
 }
 
 static int refuse(struct tree_path *p, int err)
@@ -567,13 +567,13 @@ int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint3
 	e = partial.n == n ? partial.best : tree_child(p->tree, p->at, tokens, n);
 	if (e) {
 		p->tree->stats.deduplicated++;
-		evict_touch(&p->tree->evict, &e->item, now, p->ttl, false);
+		evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
 		return 0;
 	}
 	err = fill_new(p, tokens, n, now, block, &e);
 	if (err)
 		return refuse(p, err);
-	evict_touch(&p->tree->evict, &e->item, now, p->ttl, false);
+	evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
 	evict_offer(&p->tree->evict, &e->item);
 	return 0;
 }

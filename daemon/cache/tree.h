@@ -94,16 +94,13 @@ struct tree_path {
 	struct tree_entry *claim;	/* the deepest pending entry of its own */
 	struct list wait_link;		/* in an entry's waiters, or those woken */
 	uint32_t depth;			/* blocks from the root to at */
-	uint64_t ttl;
+	struct evict_terms terms;
 	bool waits;
 };
 
-/*
- * ttl: what the sequence leaves expires so long after its
- * last use; EVICT_NEVER.  0, -EINVAL, -ENOMEM.
- */
-int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid, uint64_t ttl,
-		   uint64_t now);
+/* terms: of what the sequence uses and leaves.  0, -EINVAL, -ENOMEM. */
+int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid,
+		   const struct evict_terms *terms, uint64_t now);
 /* A zeroed one is fine, twice too. */
 void tree_path_deinit(struct tree_path *p, uint64_t now);
 /* Back to the root: holds and claims nothing, waits for nothing. */
@@ -223,6 +220,8 @@ struct tree_view {
 	uid_t uid;			/* who is charged */
 	uint32_t hits, n_users, n_pins;
 	uint64_t created, last_use, expires, score;
+	enum evict_priority priority;
+	float mass;			/* share of attention that it drew lately, 0 .. 1 */
 	bool evictable;
 };
 

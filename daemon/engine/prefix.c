@@ -17,12 +17,12 @@ static struct engine_request *request_of_path(struct tree_path *path)
 int engine_prefix_init(struct engine *e, struct engine_request *r)
 {
 	struct tree_name name = { .bytes = r->ns, .n = r->ns ? strlen(r->ns) : 0 };
+	struct evict_terms terms = { .ttl = r->params.ttl_ns };
 
 	if (!r->ns || e->no_cache)
 		return 0;
 	r->miss = SINK_MISS_EMPTY;
-	return tree_path_init(&r->path, r->model->tree, name, r->uid,
-			      r->params.ttl_ns ? r->params.ttl_ns : EVICT_NEVER, clock_ns());
+	return tree_path_init(&r->path, r->model->tree, name, r->uid, &terms, clock_ns());
 }
 
 /*

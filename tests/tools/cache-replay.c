@@ -269,7 +269,8 @@ static void replay(struct replay *p, const struct request *r)
 	char name[32];
 
 	snprintf(name, sizeof(name), "uid:%u", (unsigned)r->uid);
-	if (tree_path_init(&path, p->tree, (struct tree_name){ name, strlen(name) }, r->uid, EVICT_NEVER, r->ns))
+	if (tree_path_init(&path, p->tree, (struct tree_name){ name, strlen(name) }, r->uid,
+			   &(struct evict_terms){ 0 }, r->ns))
 		return;
 	tree_lookup(&path, r->tokens, n_prompt, false, NULL, 0, r->ns, &m);
 	tree_tail_done(&path);

@@ -7,6 +7,7 @@
 #define CAPACITY 40u
 #define IDLE 1000u
 
+static const struct evict_terms forever;
 static struct evict e;
 static struct evict_item items[N_ITEMS];
 static bool used[N_ITEMS], offered[N_ITEMS];
@@ -103,7 +104,7 @@ static void make(uint32_t i)
 
 	assert_non_null(u);
 	evict_item_init(&e, &items[i], u, below(4) * 1000, 1 + below(16), 16);
-	evict_touch(&e, &items[i], now, below(2) ? EVICT_NEVER : 50 + below(400), false);
+	evict_touch(&e, &items[i], now, &(struct evict_terms){ .ttl = below(2) ? 0 : 50 + below(400) }, false);
 	used[i] = true;
 }
 
@@ -135,7 +136,10 @@ static void random_op(void)
 	} else if (!used[i]) {
 		make(i);
 	} else if (op < 4) {
-		evict_touch(&e, &items[i], now, below(2) ? 0 : below(500), below(2));
+		struct evict_terms terms = { .ttl = 1 + below(500) };
+
+		terms.priority = (enum evict_priority)below(3) + EVICT_PRIORITY_LOW;
+		evict_touch(&e, &items[i], now, &terms, below(2));
 	} else if (op < 8) {
 		evict_offer(&e, &items[i]);
 		offered[i] = true;
@@ -222,8 +226,8 @@ static void test_worth(void **state)
 	u->n_refs += 2;
 	evict_item_init(&e, &a, u, 0, 16, 16);
 	evict_item_init(&e, &b, u, 8000, 16, 16);
-	evict_touch(&e, &a, 1, EVICT_NEVER, false);
-	evict_touch(&e, &b, 1, EVICT_NEVER, false);
+	evict_touch(&e, &a, 1, &forever, false);
+	evict_touch(&e, &b, 1, &forever, false);
 	assert_true(evict_score(&e, &a) < evict_score(&e, &b));
 	b.hits = 1;
 	a.hits = EVICT_HITS_MAX;
@@ -235,10 +239,86 @@ static void test_worth(void **state)
 	evict_offer(&e, &b);
 	evict_note_victim(&e, &b);
 	evict_item_deinit(&e, &b);
-	evict_touch(&e, &a, 2, EVICT_NEVER, true);
+	evict_touch(&e, &a, 2, &forever, true);
 	assert_true(evict_score(&e, &a) > u->base && u->base > EVICT_COST_UNIT);
 	evict_item_deinit(&e, &a);
 	evict_uid_unref(&e, u);
+}
+
+static void make_plain(uint32_t i, struct evict_uid *u, enum evict_priority priority)
+{
+	u->n_refs++;
+	evict_item_init(&e, &items[i], u, 0, 16, 16);
+	evict_touch(&e, &items[i], ++now, &(struct evict_terms){ .priority = priority }, false);
+	evict_offer(&e, &items[i]);
+}
+
+static void expect_victim(uint32_t i)
+{
+	struct evict_item *victim = evict_victim(&e, NULL, now);
+
+	assert_ptr_equal(victim, &items[i]);
+	evict_note_victim(&e, victim);
+	evict_item_deinit(&e, victim);
+}
+
+/* The last user's priority counts, outweighs hits and place, and ages like all else. */
+static void test_priority(void **state)
+{
+	struct evict_uid *u;
+
+	now = 1;
+	evict_init(&e, EVICT_SCORE, 10, IDLE);
+	u = evict_uid_get(&e, 0);
+	make_plain(0, u, EVICT_PRIORITY_HIGH);
+	make_plain(1, u, EVICT_PRIORITY_NORMAL);
+	make_plain(2, u, EVICT_PRIORITY_LOW);
+	make_plain(3, u, EVICT_PRIORITY_LOW);
+	make_plain(4, u, EVICT_PRIORITY_HIGH);
+	for (uint32_t i = 0; i < 5; i++)
+		evict_touch(&e, &items[1], ++now, &forever, true);
+	evict_touch(&e, &items[3], ++now, &forever, false);
+	evict_touch(&e, &items[4], ++now, &(struct evict_terms){ .priority = EVICT_PRIORITY_LOW }, false);
+	expect_victim(2);
+	expect_victim(4);
+	expect_victim(3);
+	expect_victim(1);
+	/* What comes and goes is worth the more, the more has gone: one of high priority that nobody uses goes, too. */
+	for (uint32_t i = 0; i < 8 && u->base < 4 * EVICT_COST_UNIT; i++) {
+		make_plain(1, u, EVICT_PRIORITY_NORMAL);
+		if (evict_victim(&e, NULL, now) == &items[0])
+			break;
+		expect_victim(1);
+	}
+	expect_victim(0);
+	evict_item_deinit(&e, &items[1]);
+	evict_uid_unref(&e, u);
+}
+
+/* High priority takes no place from another uid, nor does low priority give it one. */
+static void test_priority_of_others(void **state)
+{
+	struct evict_uid *a, *b;
+
+	now = 1;
+	evict_init(&e, EVICT_SCORE, 4, IDLE);
+	a = evict_uid_get(&e, 0);
+	b = evict_uid_get(&e, 1);
+	evict_uid_activity(&e, a, 0, now);
+	evict_uid_activity(&e, b, 0, now);
+	for (uint32_t i = 0; i < 2; i++)
+		make_plain(i, b, EVICT_PRIORITY_LOW);
+	for (uint32_t i = 2; i < 6; i++)
+		make_plain(i, a, EVICT_PRIORITY_HIGH);
+	/* b's are the oldest, but within its share. */
+	expect_victim(2);
+	expect_victim(3);
+	for (uint32_t i = 4; i < 6; i++)
+		evict_item_deinit(&e, &items[i]);
+	for (uint32_t i = 0; i < 2; i++)
+		evict_item_deinit(&e, &items[i]);
+	evict_uid_unref(&e, a);
+	evict_uid_unref(&e, b);
 }
 
 int main(void)
@@ -247,6 +327,8 @@ int main(void)
 		cmocka_unit_test(test_random),
 		cmocka_unit_test(test_heap),
 		cmocka_unit_test(test_worth),
+		cmocka_unit_test(test_priority),
+		cmocka_unit_test(test_priority_of_others),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

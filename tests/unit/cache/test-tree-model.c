@@ -695,6 +695,7 @@ static void end(struct seq *s)
 static void start(struct seq *s)
 {
 	const struct seq *other = &seqs[below(N_SEQS)];
+	struct evict_terms terms;
 	uint32_t n_same = 0;
 
 	s->uid = below(N_UIDS);
@@ -707,7 +708,11 @@ static void start(struct seq *s)
 		s->tokens[i] = i < n_same ? other->tokens[i] : (int32_t)below(alphabet);
 	s->at = NULL;
 	s->n_blocks = s->n_computed = s->claims = 0;
-	assert_int_equal(tree_path_init(&s->path, f.tree, names[s->name], s->uid, s->ttl, now), 0);
+	terms = (struct evict_terms){
+		.ttl = s->ttl == EVICT_NEVER ? 0 : s->ttl,
+		.priority = (enum evict_priority)below(3) + EVICT_PRIORITY_LOW,
+	};
+	assert_int_equal(tree_path_init(&s->path, f.tree, names[s->name], s->uid, &terms, now), 0);
 	s->state = QUEUED;
 }
 

@@ -3,6 +3,7 @@
 #include "tree-fixture.h"
 
 #include <errno.h>
+#include <math.h>
 
 #define BT 4u
 #define NAME(s) ((struct tree_name){ (s), sizeof(s) - 1 })
@@ -52,7 +53,7 @@ static void open_path(struct tree_path *p, const char *name, uid_t uid)
 {
 	struct tree_name n = { name, strlen(name) };
 
-	assert_int_equal(tree_path_init(p, f.tree, n, uid, EVICT_NEVER, ++now), 0);
+	assert_int_equal(tree_path_init(p, f.tree, n, uid, &(struct evict_terms){ 0 }, ++now), 0);
 }
 
 /* Stores n tokens, a tail too. */
@@ -228,7 +229,7 @@ static void test_miss(void **state)
 	tree_lookup(&p, t, 16, false, &NAME("a"), 1, ++now, &m);
 	assert_int_equal(m.miss, TREE_MISS_NAMESPACE);
 	assert_int_equal(m.n_tokens, 0);
-	p.ttl = 100;
+	p.terms.ttl = 100;
 	lookup(&p, t, 16, false);
 	enter(&p, t);
 	tree_path_deinit(&p, ++now);
@@ -363,16 +364,59 @@ static void test_quota(void **state)
 	pool_block_unref(f.root, block);
 }
 
+static bool note_view(void *arg, const struct tree_view *view)
+{
+	struct tree_view *by_first = arg;
+
+	by_first[view->first / BT] = *view;
+	return true;
+}
+
+/* A path's priority and mass go to all that it uses; who uses it next says anew. */
+static void test_priority_and_mass(void **state)
+{
+	const float mass[] = { 0.5f, -1, NAN, 7 };
+	struct tree_view v[4];
+	struct tree_path p;
+	int32_t t[16];
+	uint64_t plain;
+
+	count_up(t, 16);
+	open_path(&p, "a", 0);
+	p.terms.priority = EVICT_PRIORITY_HIGH;
+	for (uint32_t i = 0; i < 4; i++)
+		enter(&p, t + i * BT);
+	tree_path_mass(&p, mass, 4);
+	tree_walk(f.tree, note_view, v);
+	for (uint32_t i = 0; i < 4; i++)
+		assert_int_equal(v[i].priority, EVICT_PRIORITY_HIGH);
+	assert_float_equal(v[0].mass, 0.25, 0);
+	assert_float_equal(v[1].mass, 0, 0);
+	assert_float_equal(v[2].mass, 0, 0);
+	assert_float_equal(v[3].mass, 0.5, 0);
+	tree_path_deinit(&p, ++now);
+
+	assert_int_equal(found("a", t, 9, NULL), 8);
+	tree_walk(f.tree, note_view, v);
+	assert_int_equal(v[0].priority, EVICT_PRIORITY_NORMAL);
+	assert_int_equal(v[1].priority, EVICT_PRIORITY_NORMAL);
+	assert_int_equal(v[2].priority, EVICT_PRIORITY_HIGH);
+	plain = v[1].score;
+	assert_true(v[0].score > plain);
+	assert_true(v[2].score > 3 * plain && v[2].score < 5 * plain);
+}
+
 static void test_refuses(void **state)
 {
 	char name[TREE_NAME_MAX + 1] = { 0 };
+	const struct evict_terms terms = { 0 };
 	struct tree_path p = { 0 };
 	struct tree *t = NULL;
 
-	assert_int_equal(tree_path_init(&p, f.tree, (struct tree_name){ name, sizeof(name) }, 0, 0, now), -EINVAL);
+	assert_int_equal(tree_path_init(&p, f.tree, (struct tree_name){ name, sizeof(name) }, 0, &terms, now), -EINVAL);
 	assert_null(p.tree);
 	tree_path_deinit(&p, now);
-	assert_int_equal(tree_path_init(&p, f.tree, (struct tree_name){ name, TREE_NAME_MAX }, 0, 0, now), 0);
+	assert_int_equal(tree_path_init(&p, f.tree, (struct tree_name){ name, TREE_NAME_MAX }, 0, &terms, now), 0);
 	tree_path_deinit(&p, now);
 	tree_path_deinit(&p, now);
 	assert_int_equal(tree_new(&t, &(struct tree_config){
@@ -485,6 +529,7 @@ int main(void)
 		TEST(test_whole_blocks),
 		TEST(test_shares),
 		TEST(test_quota),
+		TEST(test_priority_and_mass),
 		TEST(test_refuses),
 		TEST(test_peek),
 		TEST(test_evict_blocks),
