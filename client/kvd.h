@@ -41,7 +41,7 @@ enum kvd_client_code {
 	KVD_REFUSED_CONTEXT_LENGTH = 7, KVD_REFUSED_NO_MODEL = 8, KVD_REFUSED_TEMPLATE = 9,
 	KVD_REFUSED_NO_MEMORY = 10, KVD_REFUSED_SHUTDOWN = 11, KVD_REFUSED_INTERNAL = 12,
 	KVD_REFUSED_LOADING = 13, KVD_REFUSED_UNLOADED = 14, KVD_REFUSED_CANCELLED = 15,
-	KVD_REFUSED_BAD_MODEL = 16, KVD_REFUSED_EXISTS = 17,
+	KVD_REFUSED_BAD_MODEL = 16, KVD_REFUSED_EXISTS = 17, KVD_REFUSED_NO_ENTRY = 18,
 };
 
 struct kvd_client;
@@ -113,6 +113,30 @@ struct kvd_params {
 	int progress;			/* KVD_EVENT_PROGRESS during prefill */
 	/* KVD_EVENT_PROMPT for the prompt's tokens from this position on; -1 none (default) */
 	int32_t prompt_logprobs;
+	/*
+	 * Whose cache it reads and fills: NULL or "own", this user's; "group:NAME" or "public", where the daemon
+	 * permits that; "none": it has no part in it.
+	 */
+	const char *ns;
+	const char *cache_key;		/* a part of the namespace by itself: 1 to 64 bytes without '/'; NULL: none */
+	uint32_t ttl_s;			/* what it leaves there expires so long after its last use; 0: never */
+	uint32_t priority;		/* enum kvd_cache_priority; default: normal */
+	int pin;			/* what the prompt filled stays until it is unpinned */
+};
+
+enum kvd_cache_priority { KVD_CACHE_LOW = 0, KVD_CACHE_NORMAL = 1, KVD_CACHE_HIGH = 2 };
+
+/* Why not all of a prompt was taken from the cache; numbers of the protocol. */
+enum kvd_cache_miss {
+	KVD_CACHE_MISS_NONE = 0,	/* but its last token, which is always computed */
+	KVD_CACHE_MISS_NO_CACHE = 1,	/* the request has no part in it */
+	KVD_CACHE_MISS_EMPTY = 2,	/* nothing is stored from there on */
+	KVD_CACHE_MISS_DIFFERS = 3,	/* another token is stored there */
+	KVD_CACHE_MISS_EXPIRED = 4,
+	KVD_CACHE_MISS_EVICTED = 5,
+	KVD_CACHE_MISS_NAMESPACE = 6,	/* another namespace that this user may use has it */
+	KVD_CACHE_MISS_LOGPROBS = 7,	/* log-probabilities of the prompt were asked for */
+	KVD_CACHE_MISS_KEY = 8,		/* another cache key has it */
 };
 void kvd_params_init(struct kvd_params *p);
 
@@ -151,16 +175,17 @@ struct kvd_alternative {
 struct kvd_event {
 	enum kvd_event_type type;
 	uint64_t request;
-	const uint8_t *bytes;	/* token: its bytes; text: whole code points; error: a sentence */
+	const uint8_t *bytes;	/* token: its bytes; text: whole code points; error: a sentence; usage: of the id */
 	size_t n_bytes;
-	int32_t id;		/* token, prompt */
+	int32_t id;		/* token, prompt; usage: the prompt's first token that was not cached, -1: none */
 	float logprob;		/* token, prompt; NaN if not asked for */
 	int is_control;		/* token */
 	uint32_t position;	/* prompt */
 	const struct kvd_alternative *alternatives;
 	size_t n_alternatives;
 	uint32_t done, total;	/* progress */
-	uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;	/* usage */
+	uint32_t prompt_tokens, cached_tokens, generated_tokens;	/* usage */
+	uint32_t miss;		/* usage: enum kvd_cache_miss */
 	uint64_t queue_ns, prefill_ns, decode_ns;			/* usage */
 	uint32_t finish;	/* done: enum kvd_event_finish */
 	uint32_t stop_index;	/* done */

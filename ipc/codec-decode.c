@@ -222,11 +222,11 @@ static const struct codec_field *find_field(const struct codec_spec *spec, const
 }
 
 static int decode_entry(struct decoder *d, const struct path *path, const struct codec_spec *spec,
-			const msgpack_object_kv *kv, void *object, uint32_t *seen)
+			const msgpack_object_kv *kv, void *object, uint64_t *seen)
 {
 	const struct codec_field *f;
 	struct path here = { .up = path, .name = "", .n = 0 };
-	uint32_t bit;
+	uint64_t bit;
 
 	if (kv->key.type != MSGPACK_OBJECT_STR) {
 		if (path)
@@ -238,7 +238,7 @@ static int decode_entry(struct decoder *d, const struct path *path, const struct
 	f = find_field(spec, &kv->key);
 	if (!f)
 		return bad_field(d, &here, "there is no such field");
-	bit = 1u << (f - spec->fields);
+	bit = UINT64_C(1) << (f - spec->fields);
 	if (*seen & bit)
 		return bad_field(d, &here, "is there twice");
 	*seen |= bit;
@@ -248,7 +248,7 @@ static int decode_entry(struct decoder *d, const struct path *path, const struct
 static int decode_map(struct decoder *d, const struct path *path, const struct codec_spec *spec,
 		      const msgpack_object *v, void *object)
 {
-	uint32_t seen = 0;
+	uint64_t seen = 0;
 
 	if (v->type != MSGPACK_OBJECT_MAP)
 		return bad_field(d, path, "must be a map");
@@ -259,7 +259,7 @@ static int decode_map(struct decoder *d, const struct path *path, const struct c
 	}
 	for (size_t i = 0; i < spec->n_fields; i++) {
 		struct path here = step(path, spec->fields[i].name);
-		if (spec->fields[i].presence == CODEC_REQUIRED && !(seen & 1u << i))
+		if (spec->fields[i].presence == CODEC_REQUIRED && !(seen & UINT64_C(1) << i))
 			return bad_field(d, &here, "is missing");
 	}
 	return 0;

@@ -64,7 +64,7 @@ static size_t next_unit(const uint8_t *p, size_t n, bool *good)
 
 static int encode_cleaned(struct encoder *e, const struct codec_field *f, const char *s)
 {
-	uint8_t out[KVD_ERROR_TEXT_MAX];
+	uint8_t out[KVD_CACHE_TEXT_MAX];	/* the longest of a daemon's strings */
 	size_t max = MIN((size_t)f->max, sizeof(out)), at = 0, n = s ? strlen(s) : 0;
 
 	for (size_t i = 0; i < n;) {

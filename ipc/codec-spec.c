@@ -92,6 +92,28 @@ static const struct codec_field process_fields[] = {
 };
 ELEMENT(process_spec, struct msg_process, CODEC_MAP, process_fields);
 
+#define T msg_cache_entry
+static const struct codec_field cache_entry_fields[] = {
+	U64(T, entry, CODEC_REQUIRED, 1), ANY_U64(T, parent),
+	STRING(T, namespace, CODEC_REQUIRED, CODEC_NAME, 0, KVD_NAMESPACE_MAX),
+	ANY_U32(T, uid), ANY_U32(T, n_tokens), ANY_U32(T, first),
+	BOOL(T, joined, CODEC_REQUIRED),
+	ANY_U64(T, bytes),
+	WORD(T, tier),
+	ANY_U64(T, age_ns), ANY_U64(T, idle_ns), U64(T, ttl_ns, CODEC_NOT_ZERO, 0),
+	ANY_U32(T, hits), ANY_U32(T, n_users), ANY_U32(T, n_pins),
+	U32(T, priority, CODEC_REQUIRED, 0, KVD_PRIORITY_HIGH),
+	BOOL(T, pinned, CODEC_REQUIRED),
+	STRING(T, words, CODEC_REQUIRED, CODEC_NAME, 0, KVD_CACHE_WORDS_MAX),
+};
+#undef T
+ELEMENT(cache_entry_spec, struct msg_cache_entry, CODEC_MAP, cache_entry_fields);
+
+static const struct codec_field pinned_by_fields[] = {
+	{ .name = "pinned_by", .type = CODEC_U32, .max = UINT32_MAX },
+};
+ELEMENT(pinned_by_spec, uint32_t, CODEC_SCALAR, pinned_by_fields);
+
 /* --- client to daemon ---------------------------------------------------------------- */
 
 static const struct codec_field hello_fields[] = {
@@ -146,10 +168,15 @@ static const struct codec_field generate_fields[] = {
 	{ .name = "prompt_logprobs", .type = CODEC_U32, .presence = CODEC_HAS,
 	  .offset = offsetof(struct msg_generate, prompt_logprobs),
 	  .aux = offsetof(struct msg_generate, has_prompt_logprobs), .max = UINT32_MAX },
+	STRING(msg_generate, namespace, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_NAMESPACE_MAX),
+	STRING(msg_generate, cache_key, CODEC_NOT_ZERO, CODEC_FILE, 1, KVD_CACHE_KEY_MAX),
+	U32(msg_generate, ttl_s, CODEC_NOT_ZERO, 0, UINT32_MAX),
+	U32(msg_generate, priority, CODEC_DEFAULT, 0, KVD_PRIORITY_HIGH),
+	BOOL(msg_generate, pin, CODEC_DEFAULT),
 };
 static const struct msg_generate generate_defaults = {
 	.bos = true, .n = 512, .temperature = 0.8f, .top_p = 0.95f, .min_p = 0.05f,
-	.repeat_penalty = 1, .repeat_last_n = 64,
+	.repeat_penalty = 1, .repeat_last_n = 64, .priority = KVD_PRIORITY_NORMAL,
 };
 
 void msg_generate_init(struct msg_generate *m)
@@ -237,6 +264,36 @@ static const struct codec_field unload_fields[] = {
 	BOOL(msg_unload, now, CODEC_DEFAULT),
 };
 
+#define CACHE_MODEL(T) STRING(T, model, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_MODEL_NAME_MAX)
+#define CACHE_NAMESPACE(T) STRING(T, namespace, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_NAMESPACE_MAX)
+#define CACHE_ENTRY(T) ID(T), CACHE_MODEL(T), U64(T, entry, CODEC_REQUIRED, 1)
+
+static const struct codec_field cache_ls_fields[] = {
+	ID(msg_cache_ls), CACHE_MODEL(msg_cache_ls), CACHE_NAMESPACE(msg_cache_ls),
+	U64(msg_cache_ls, after, CODEC_NOT_ZERO, 0),
+};
+static const struct codec_field cache_show_fields[] = { CACHE_ENTRY(msg_cache_show) };
+static const struct codec_field cache_pin_fields[] = { CACHE_ENTRY(msg_cache_pin) };
+static const struct codec_field cache_unpin_fields[] = {
+	CACHE_ENTRY(msg_cache_unpin), BOOL(msg_cache_unpin, all, CODEC_DEFAULT),
+};
+static const struct codec_field cache_drop_fields[] = {
+	CACHE_ENTRY(msg_cache_drop), BOOL(msg_cache_drop, chain, CODEC_DEFAULT),
+};
+static const struct codec_field cache_wipe_fields[] = {
+	ID(msg_cache_wipe), CACHE_MODEL(msg_cache_wipe), CACHE_NAMESPACE(msg_cache_wipe),
+	BOOL(msg_cache_wipe, all, CODEC_DEFAULT),
+};
+
+static int cache_wipe_check(const void *object, const char **field, const char **text)
+{
+	const struct msg_cache_wipe *m = object;
+
+	*field = "all";
+	*text = "excludes a namespace";
+	return m->all && m->namespace ? -EINVAL : 0;
+}
+
 /* --- daemon to client ---------------------------------------------------------------- */
 
 static const struct codec_field welcome_fields[] = {
@@ -273,6 +330,8 @@ static const struct codec_field status_reply_fields[] = {
 	ANY_U64(T, requests_done), ANY_U64(T, requests_cancelled), ANY_U64(T, preemptions),
 	U32(T, loading_percent, CODEC_REQUIRED, 0, 100),
 	BOOL(T, no_cache, CODEC_REQUIRED),
+	ANY_U64(T, blocks_used), ANY_U64(T, blocks_cached), ANY_U64(T, blocks_free),
+	ANY_U64(T, cache_lookups), ANY_U64(T, cache_hits), ANY_U64(T, cached_tokens), ANY_U64(T, cache_evicted),
 };
 #undef T
 
@@ -300,6 +359,31 @@ static const struct codec_field loading_fields[] = {
 	U32(msg_loading, percent, CODEC_REQUIRED, 0, 100),
 };
 
+static const struct codec_field cache_ls_reply_fields[] = {
+	ID(msg_cache_ls_reply),
+	STRING(msg_cache_ls_reply, model, CODEC_REQUIRED, CODEC_NAME, 0, KVD_MODEL_NAME_MAX),
+	ANY_U32(msg_cache_ls_reply, block_tokens),
+	ARRAY(msg_cache_ls_reply, entries, CODEC_REQUIRED, cache_entry_spec, 0, KVD_CACHE_LS_MAX),
+	U64(msg_cache_ls_reply, next, CODEC_NOT_ZERO, 0),
+};
+
+#define T msg_cache_show_reply
+static const struct codec_field cache_show_reply_fields[] = {
+	ID(T),
+	STRING(T, model, CODEC_REQUIRED, CODEC_NAME, 0, KVD_MODEL_NAME_MAX),
+	ARRAY(T, entries, CODEC_REQUIRED, cache_entry_spec, 1, 1),
+	ANY_U64(T, chain), ANY_U32(T, n_path), ANY_U32(T, n_below),
+	ARRAY(T, pinned_by, CODEC_REQUIRED, pinned_by_spec, 0, KVD_CACHE_PINS_MAX),
+	STRING(T, text, CODEC_REQUIRED, CODEC_NAME, 0, KVD_CACHE_TEXT_MAX),
+	STRING(T, own, CODEC_REQUIRED, CODEC_NAME, 0, KVD_CACHE_TEXT_MAX),
+};
+#undef T
+
+static const struct codec_field cache_done_fields[] = {
+	ID(msg_cache_done), ANY_U64(msg_cache_done, n_entries), ANY_U64(msg_cache_done, n_tokens),
+	ANY_U64(msg_cache_done, bytes),
+};
+
 /* --- the table ------------------------------------------------------------------------- */
 
 #define MESSAGE(ID_, NAME, FROM_CLIENT) \
@@ -321,6 +405,12 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_PS, ps, true), FIELDS(ps) },
 	{ MESSAGE(KVD_MSG_LOAD, load, true), FIELDS(load) },
 	{ MESSAGE(KVD_MSG_UNLOAD, unload, true), FIELDS(unload) },
+	{ MESSAGE(KVD_MSG_CACHE_LS, cache_ls, true), FIELDS(cache_ls) },
+	{ MESSAGE(KVD_MSG_CACHE_SHOW, cache_show, true), FIELDS(cache_show) },
+	{ MESSAGE(KVD_MSG_CACHE_PIN, cache_pin, true), FIELDS(cache_pin) },
+	{ MESSAGE(KVD_MSG_CACHE_UNPIN, cache_unpin, true), FIELDS(cache_unpin) },
+	{ MESSAGE(KVD_MSG_CACHE_DROP, cache_drop, true), FIELDS(cache_drop) },
+	{ MESSAGE(KVD_MSG_CACHE_WIPE, cache_wipe, true), FIELDS(cache_wipe), .check = cache_wipe_check },
 	{ MESSAGE(KVD_MSG_WELCOME, welcome, false), FIELDS(welcome), .versioned = true },
 	{ MESSAGE(KVD_MSG_REFUSED, refused, false), FIELDS(refused) },
 	{ MESSAGE(KVD_MSG_ERROR, error, false), FIELDS(error) },
@@ -332,6 +422,9 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_LOADED, loaded, false), FIELDS(loaded) },
 	{ MESSAGE(KVD_MSG_UNLOADED, unloaded, false), FIELDS(unloaded) },
 	{ MESSAGE(KVD_MSG_LOADING, loading, false), FIELDS(loading) },
+	{ MESSAGE(KVD_MSG_CACHE_LS_REPLY, cache_ls_reply, false), FIELDS(cache_ls_reply) },
+	{ MESSAGE(KVD_MSG_CACHE_SHOW_REPLY, cache_show_reply, false), FIELDS(cache_show_reply) },
+	{ MESSAGE(KVD_MSG_CACHE_DONE, cache_done, false), FIELDS(cache_done) },
 };
 
 const struct codec_spec *codec_spec_of(uint64_t id)

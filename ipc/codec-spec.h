@@ -66,7 +66,7 @@ struct codec_spec {
 	enum codec_shape shape;
 	size_t size;		/* of the struct */
 	const struct codec_field *fields;
-	size_t n_fields;	/* at most 32 */
+	size_t n_fields;	/* at most 64 */
 	const void *defaults;	/* a struct; NULL: all zero */
 	codec_check_fn check;	/* or NULL */
 	bool versioned;		/* has a field "version" that is looked at first */

@@ -83,6 +83,11 @@ struct msg_generate {
 	bool progress;			/* optional: false */
 	bool has_prompt_logprobs;	/* optional: false, none */
 	uint32_t prompt_logprobs;	/* from this position of the prompt on */
+	const char *namespace;		/* optional: NULL, the peer's own */
+	const char *cache_key;		/* optional: NULL; 1..KVD_CACHE_KEY_MAX bytes, no '/' */
+	uint32_t ttl_s;			/* optional: 0, never */
+	uint32_t priority;		/* enum kvd_priority; optional: normal */
+	bool pin;			/* optional: false */
 };
 
 struct msg_cancel {
@@ -132,6 +137,47 @@ struct msg_unload {
 	bool now;		/* optional: false, requests that have begun end first */
 };
 
+struct msg_cache_ls {
+	uint64_t id;
+	const char *model;	/* optional: NULL, the default one */
+	const char *namespace;	/* optional: NULL, all that the peer may see; with those below it */
+	uint64_t after;		/* `next` of the page before; optional: 0, the first page */
+};
+
+/* An entry of the cache, by number. */
+struct msg_cache_show {
+	uint64_t id;
+	const char *model;	/* optional: NULL, the default one */
+	uint64_t entry;		/* not 0 */
+};
+
+struct msg_cache_pin {
+	uint64_t id;
+	const char *model;
+	uint64_t entry;
+};
+
+struct msg_cache_unpin {
+	uint64_t id;
+	const char *model;
+	uint64_t entry;
+	bool all;		/* optional: false; everybody's pins */
+};
+
+struct msg_cache_drop {
+	uint64_t id;
+	const char *model;
+	uint64_t entry;
+	bool chain;		/* optional: false; from the first entry of its chain on */
+};
+
+struct msg_cache_wipe {
+	uint64_t id;
+	const char *model;	/* optional: NULL, of all models */
+	const char *namespace;	/* optional: NULL, the peer's own; with those below it */
+	bool all;		/* optional: false; all namespaces */
+};
+
 /* --- daemon to client ------------------------------------------------------- */
 
 struct msg_welcome {
@@ -173,6 +219,8 @@ struct msg_status_reply {
 	uint64_t prompt_tokens, generated_tokens, requests_done, requests_cancelled, preemptions;
 	uint32_t loading_percent;
 	bool no_cache;
+	uint64_t blocks_used, blocks_cached, blocks_free;
+	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
 };
 
 struct msg_model {
@@ -222,6 +270,47 @@ struct msg_loading {
 	uint32_t percent;
 };
 
+/* Members as those of struct kvd_cache_entry in client/kvd.h. */
+struct msg_cache_entry {
+	uint64_t entry, parent;
+	const char *namespace;
+	uint32_t uid, n_tokens, first;
+	bool joined;
+	uint64_t bytes;
+	const char *tier;
+	uint64_t age_ns, idle_ns, ttl_ns;
+	uint32_t hits, n_users, n_pins, priority;
+	bool pinned;
+	const char *words;
+};
+
+struct msg_cache_ls_reply {
+	uint64_t id;
+	const char *model;
+	uint32_t block_tokens;
+	const struct msg_cache_entry *entries;	/* [n_entries], at most KVD_CACHE_LS_MAX, by ascending number */
+	size_t n_entries;
+	uint64_t next;		/* optional: 0, there are no more */
+};
+
+struct msg_cache_show_reply {
+	uint64_t id;
+	const char *model;
+	const struct msg_cache_entry *entries;	/* the one */
+	size_t n_entries;
+	uint64_t chain;		/* the first entry of its chain */
+	uint32_t n_path, n_below;	/* entries from the root to it, and below it */
+	const uint32_t *pinned_by;	/* [n_pinned_by] uids, at most KVD_CACHE_PINS_MAX */
+	size_t n_pinned_by;
+	const char *text;	/* what the prompt begins with */
+	const char *own;	/* the text of its own tokens */
+};
+
+struct msg_cache_done {
+	uint64_t id;
+	uint64_t n_entries, n_tokens, bytes;	/* concerned */
+};
+
 /* --- decoding ----------------------------------------------------------------- */
 
 /* A decoded message.  Strings and arrays live as long as it does. */
@@ -250,6 +339,15 @@ struct msg {
 		struct msg_loaded loaded;
 		struct msg_unloaded unloaded;
 		struct msg_loading loading;
+		struct msg_cache_ls cache_ls;
+		struct msg_cache_show cache_show;
+		struct msg_cache_pin cache_pin;
+		struct msg_cache_unpin cache_unpin;
+		struct msg_cache_drop cache_drop;
+		struct msg_cache_wipe cache_wipe;
+		struct msg_cache_ls_reply cache_ls_reply;
+		struct msg_cache_show_reply cache_show_reply;
+		struct msg_cache_done cache_done;
 	};
 	void *storage;		/* the codec's */
 };
@@ -328,6 +426,15 @@ CODEC_ENCODER(ps_reply, KVD_MSG_PS_REPLY)
 CODEC_ENCODER(loaded, KVD_MSG_LOADED)
 CODEC_ENCODER(unloaded, KVD_MSG_UNLOADED)
 CODEC_ENCODER(loading, KVD_MSG_LOADING)
+CODEC_ENCODER(cache_ls, KVD_MSG_CACHE_LS)
+CODEC_ENCODER(cache_show, KVD_MSG_CACHE_SHOW)
+CODEC_ENCODER(cache_pin, KVD_MSG_CACHE_PIN)
+CODEC_ENCODER(cache_unpin, KVD_MSG_CACHE_UNPIN)
+CODEC_ENCODER(cache_drop, KVD_MSG_CACHE_DROP)
+CODEC_ENCODER(cache_wipe, KVD_MSG_CACHE_WIPE)
+CODEC_ENCODER(cache_ls_reply, KVD_MSG_CACHE_LS_REPLY)
+CODEC_ENCODER(cache_show_reply, KVD_MSG_CACHE_SHOW_REPLY)
+CODEC_ENCODER(cache_done, KVD_MSG_CACHE_DONE)
 
 #undef CODEC_ENCODER
 

@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define KVD_PROTOCOL_VERSION 2
+#define KVD_PROTOCOL_VERSION 3
 
 /* Limits.  Sizes in bytes; of strings without the NUL that C adds. */
 #define KVD_MESSAGE_MAX 65536		/* one datagram, either way */
@@ -48,6 +48,13 @@
 #define KVD_SESSION_REQUESTS_MAX 64	/* queued and running in one session; see KVD_RING_REQUESTS */
 #define KVD_MODELS_MAX 16		/* loaded, loading and unloading; all are in one models_reply */
 #define KVD_PS_MAX 160			/* in one ps_reply */
+#define KVD_NAMESPACE_MAX 127		/* a namespace's name, with its key */
+#define KVD_CACHE_KEY_MAX 64
+#define KVD_CACHE_LS_MAX 120		/* entries in one cache_ls_reply */
+#define KVD_CACHE_WORDS_MAX 48		/* first words of an entry */
+#define KVD_CACHE_TEXT_MAX 1024		/* in a cache_show_reply */
+#define KVD_CACHE_PINS_MAX 16		/* who pinned, in a cache_show_reply */
+#define KVD_MISS_BYTES_MAX 64		/* of the token in a usage record */
 #define KVD_WELCOME_FDS 3
 #define KVD_LOAD_FDS 1
 
@@ -78,6 +85,12 @@ enum kvd_message {
 	KVD_MSG_PS = 0x22,
 	KVD_MSG_LOAD = 0x28,		/* with the file's descriptor */
 	KVD_MSG_UNLOAD = 0x29,
+	KVD_MSG_CACHE_LS = 0x30,
+	KVD_MSG_CACHE_SHOW = 0x31,
+	KVD_MSG_CACHE_PIN = 0x32,
+	KVD_MSG_CACHE_UNPIN = 0x33,
+	KVD_MSG_CACHE_DROP = 0x34,
+	KVD_MSG_CACHE_WIPE = 0x35,
 	/* daemon to client */
 	KVD_MSG_WELCOME = 0x81,
 	KVD_MSG_REFUSED = 0x82,		/* instead of welcome; the daemon closes */
@@ -90,6 +103,9 @@ enum kvd_message {
 	KVD_MSG_LOADED = 0xa8,
 	KVD_MSG_UNLOADED = 0xa9,
 	KVD_MSG_LOADING = 0xaa,		/* how far a load has come */
+	KVD_MSG_CACHE_LS_REPLY = 0xb0,
+	KVD_MSG_CACHE_SHOW_REPLY = 0xb1,
+	KVD_MSG_CACHE_DONE = 0xb2,	/* pinned, unpinned, dropped, wiped */
 };
 
 /* Why something was refused or ended; in `error`, `refused` and the error record. */
@@ -112,7 +128,8 @@ enum kvd_code {
 	KVD_CODE_CANCELLED = 15,	/* a load was given up */
 	KVD_CODE_BAD_MODEL = 16,	/* the file is none that can be served */
 	KVD_CODE_EXISTS = 17,		/* a model of this name is there */
-	KVD_CODE_LAST = KVD_CODE_EXISTS,
+	KVD_CODE_NO_ENTRY = 18,		/* no such entry of the cache, or none that the peer may know of */
+	KVD_CODE_LAST = KVD_CODE_NO_ENTRY,
 };
 
 /* What a prompt part holds. */
@@ -226,12 +243,29 @@ struct kvd_record_usage {
 	uint32_t prompt_tokens, cached_tokens, generated_tokens;
 	uint32_t miss;		/* enum kvd_miss */
 	uint64_t queue_ns, prefill_ns, decode_ns;
+	int32_t miss_token;	/* the prompt's own at position cached_tokens; -1: none */
+	uint32_t n_bytes;	/* of it, at most KVD_MISS_BYTES_MAX */
+	uint8_t bytes[];
 };
 
 /* Why the rest of the prompt was not taken from the cache. */
 enum kvd_miss {
-	KVD_MISS_NONE = 0,
-	KVD_MISS_NO_CACHE = 1,	/* no prefix cache in use */
+	KVD_MISS_NONE = 0,	/* nothing is missing, but the last token, which is always computed */
+	KVD_MISS_NO_CACHE = 1,	/* the request has no part in it, or there is none */
+	KVD_MISS_EMPTY = 2,	/* nothing is stored from there on */
+	KVD_MISS_DIFFERS = 3,	/* another token is stored there */
+	KVD_MISS_EXPIRED = 4,
+	KVD_MISS_EVICTED = 5,
+	KVD_MISS_NAMESPACE = 6,	/* another namespace that the peer may use has it */
+	KVD_MISS_LOGPROBS = 7,	/* log-probabilities of the prompt were asked for from there on */
+	KVD_MISS_KEY = 8,	/* another cache key of the same namespace has it */
+};
+
+/* What a request leaves in the cache: low goes first when room is needed, high last. */
+enum kvd_priority {
+	KVD_PRIORITY_LOW = 0,
+	KVD_PRIORITY_NORMAL = 1,
+	KVD_PRIORITY_HIGH = 2,
 };
 
 enum kvd_finish {

@@ -61,7 +61,7 @@ static const uint32_t min_sizes[] = {
 	[KVD_REC_ALTERNATIVES] = offsetof(struct kvd_record_alternatives, items),
 	[KVD_REC_PROMPT] = offsetof(struct kvd_record_prompt, bytes),
 	[KVD_REC_PROGRESS] = sizeof(struct kvd_record_progress),
-	[KVD_REC_USAGE] = sizeof(struct kvd_record_usage),
+	[KVD_REC_USAGE] = offsetof(struct kvd_record_usage, bytes),
 	[KVD_REC_DONE] = sizeof(struct kvd_record_done),
 	[KVD_REC_ERROR] = offsetof(struct kvd_record_error, bytes),
 };
@@ -96,8 +96,12 @@ static bool parse(struct ring_record *out, const uint8_t *p, uint32_t size, uint
 			.prompt_tokens = get_u32(p + 16), .cached_tokens = get_u32(p + 20),
 			.generated_tokens = get_u32(p + 24), .miss = get_u32(p + 28),
 			.queue_ns = get_u64(p + 32), .prefill_ns = get_u64(p + 40),
-			.decode_ns = get_u64(p + 48),
+			.decode_ns = get_u64(p + 48), .miss_token = get_i32(p + 56),
 		};
+		if (!get_bytes(out, p, size, fixed, get_u32(p + 60)))
+			return false;
+		out->usage.miss_bytes = out->bytes;
+		out->usage.n_miss_bytes = out->n_bytes;
 		return true;
 	case KVD_REC_DONE:
 		out->done.reason = (enum kvd_finish)get_u32(p + 16);

@@ -20,7 +20,7 @@ _Static_assert(offsetof(struct kvd_record_alternatives, items) == 24, "PROTOCOL.
 _Static_assert(sizeof(struct kvd_record_alternative) == 16, "PROTOCOL.md, Records");
 _Static_assert(offsetof(struct kvd_record_prompt, bytes) == 32, "PROTOCOL.md, Records");
 _Static_assert(sizeof(struct kvd_record_progress) == 24, "PROTOCOL.md, Records");
-_Static_assert(sizeof(struct kvd_record_usage) == 56, "PROTOCOL.md, Records");
+_Static_assert(offsetof(struct kvd_record_usage, bytes) == 64, "PROTOCOL.md, Records");
 _Static_assert(sizeof(struct kvd_record_done) == 24, "PROTOCOL.md, Records");
 _Static_assert(offsetof(struct kvd_record_error, bytes) == 24, "PROTOCOL.md, Records");
 _Static_assert(offsetof(struct kvd_ring_header, write_index) == 64, "PROTOCOL.md, Shared memory");
@@ -29,7 +29,7 @@ _Static_assert(offsetof(struct kvd_ring_header, closed) == 132, "PROTOCOL.md, Sh
 _Static_assert(offsetof(struct kvd_client_header, reader_waiting) == 64, "PROTOCOL.md, Shared memory");
 _Static_assert(offsetof(struct kvd_client_header, magic) == 128, "PROTOCOL.md, Shared memory");
 _Static_assert(offsetof(struct kvd_client_header, arena_size) == 144, "PROTOCOL.md, Shared memory");
-_Static_assert(sizeof(struct kvd_record_usage) +
+_Static_assert(offsetof(struct kvd_record_usage, bytes) + KVD_MISS_BYTES_MAX +
 	       offsetof(struct kvd_record_text, bytes) + KVD_RING_FINAL_TEXT +
 	       offsetof(struct kvd_record_error, bytes) + KVD_ERROR_TEXT_MAX <= FINAL_MAX,
 	       "a last batch fits");
@@ -291,11 +291,16 @@ void ring_put_usage(struct ring_writer *w, uint64_t request, const struct ring_u
 		.prompt_tokens = usage->prompt_tokens, .cached_tokens = usage->cached_tokens,
 		.generated_tokens = usage->generated_tokens, .miss = usage->miss,
 		.queue_ns = usage->queue_ns, .prefill_ns = usage->prefill_ns, .decode_ns = usage->decode_ns,
+		.miss_token = usage->miss_token,
+		.n_bytes = (uint32_t)MIN(usage->n_miss_bytes, (size_t)KVD_MISS_BYTES_MAX),
 	};
-	uint8_t *p = stage(w, KVD_REC_USAGE, request, sizeof(t));
+	const size_t fixed = offsetof(struct kvd_record_usage, bytes);
+	uint8_t *p = stage(w, KVD_REC_USAGE, request, fixed + t.n_bytes);
 
-	if (p)
-		PUT_FIXED(p, &t, sizeof(t));
+	if (!p)
+		return;
+	PUT_FIXED(p, &t, fixed);
+	put_bytes(p + fixed, usage->miss_bytes, t.n_bytes);
 }
 
 void ring_put_done(struct ring_writer *w, uint64_t request, enum kvd_finish reason, uint32_t stop_index)

@@ -108,6 +108,9 @@ void ring_put_progress(struct ring_writer *w, uint64_t request, uint32_t done, u
 struct ring_usage {
 	uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;
 	uint64_t queue_ns, prefill_ns, decode_ns;
+	int32_t miss_token;
+	const uint8_t *miss_bytes;	/* of the token; at most KVD_MISS_BYTES_MAX are written */
+	size_t n_miss_bytes;
 };
 void ring_put_usage(struct ring_writer *w, uint64_t request, const struct ring_usage *usage);
 void ring_put_done(struct ring_writer *w, uint64_t request, enum kvd_finish reason, uint32_t stop_index);
@@ -173,7 +176,7 @@ struct ring_reader {
 struct ring_record {
 	enum kvd_record_type type;
 	uint64_t request;
-	const uint8_t *bytes;		/* token, text, prompt, error */
+	const uint8_t *bytes;		/* token, text, prompt, usage, error */
 	uint32_t n_bytes;
 	union {
 		struct { int32_t id; float logprob; bool is_control; } token;

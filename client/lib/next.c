@@ -78,6 +78,7 @@ static int fill_event(struct kvd_client *c, const struct ring_record *r)
 		e->cached_tokens = r->usage.cached_tokens;
 		e->generated_tokens = r->usage.generated_tokens;
 		e->miss = r->usage.miss;
+		e->id = r->usage.miss_token;
 		e->queue_ns = r->usage.queue_ns;
 		e->prefill_ns = r->usage.prefill_ns;
 		e->decode_ns = r->usage.decode_ns;

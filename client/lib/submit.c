@@ -36,6 +36,7 @@ KVD_API void kvd_params_init(struct kvd_params *p)
 		.struct_size = sizeof(*p), .max_tokens = 512, .temperature = 0.8f, .top_p = 0.95f,
 		.min_p = 0.05f,
 		.repeat_penalty = 1, .repeat_last_n = 64, .logprobs = -1, .prompt_logprobs = -1,
+		.priority = KVD_CACHE_NORMAL,
 	};
 	if (getrandom(&p->seed, sizeof(p->seed), GRND_NONBLOCK) != sizeof(p->seed)) {
 		struct timespec ts;
@@ -107,6 +108,20 @@ static int check_lists(struct kvd_client *c, const struct kvd_params *p)
 	return 0;
 }
 
+static int check_cache(struct kvd_client *c, const struct kvd_params *p)
+{
+	size_t n = p->ns ? strnlen(p->ns, KVD_NAMESPACE_MAX + 1) : 1;
+
+	if (!n || n > KVD_NAMESPACE_MAX)
+		return invalid(c, "ns", "not 1 to 127 bytes long");
+	n = p->cache_key ? strnlen(p->cache_key, KVD_CACHE_KEY_MAX + 1) : 1;
+	if (!n || n > KVD_CACHE_KEY_MAX || (p->cache_key && strchr(p->cache_key, '/')))
+		return invalid(c, "cache_key", "not 1 to 64 bytes without '/'");
+	if (p->priority > KVD_PRIORITY_HIGH)
+		return invalid(c, "priority", "not low, normal or high");
+	return 0;
+}
+
 static int check_params(struct kvd_client *c, const struct kvd_params *p, uint64_t *bytes)
 {
 	int r;
@@ -117,7 +132,7 @@ static int check_params(struct kvd_client *c, const struct kvd_params *p, uint64
 	    (r = check_number(c, "top_p", p->top_p, 0, 1)) ||
 	    (r = check_number(c, "min_p", p->min_p, 0, 1)) ||
 	    (r = check_number(c, "repeat_penalty", p->repeat_penalty, 0.01f, 100)) ||
-	    (r = check_lists(c, p)))
+	    (r = check_lists(c, p)) || (r = check_cache(c, p)))
 		return r;
 	return check_parts(c, p, bytes);
 }
@@ -208,9 +223,14 @@ static int encode_request(struct kvd_client *c, struct codec_buf *buf, const str
 	m.progress = p->progress;
 	m.has_prompt_logprobs = p->prompt_logprobs >= 0;
 	m.prompt_logprobs = m.has_prompt_logprobs ? (uint32_t)p->prompt_logprobs : 0;
+	m.namespace = p->ns;
+	m.cache_key = p->cache_key;
+	m.ttl_s = p->ttl_s;
+	m.priority = p->priority;
+	m.pin = p->pin;
 	int r = codec_encode_generate(buf, &m);
 	if (r == -EINVAL)
-		return client_fail(c, r, "a model name, a role or a stop string is not valid");
+		return client_fail(c, r, "a name, a role or a stop string is not valid");
 	if (r == -EMSGSIZE)
 		return client_fail(c, r, "too many parts, stop strings and biases for one message");
 	return r;

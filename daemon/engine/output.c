@@ -183,6 +183,8 @@ int output_done(struct output *o, struct sink *sink, uint64_t request,
 	event->usage.cached_tokens = usage->cached_tokens;
 	event->usage.miss = usage->miss;
 	event->usage.miss_token = usage->miss_token;
+	event->usage.miss_bytes = usage->miss_bytes;
+	event->usage.n_miss_bytes = usage->n_miss_bytes;
 	event->usage.queue_ns = usage->queue_ns;
 	event->usage.prefill_ns = usage->prefill_ns;
 	event->usage.decode_ns = usage->decode_ns;

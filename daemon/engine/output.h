@@ -44,6 +44,8 @@ struct output_usage {
 	uint32_t prompt_tokens, cached_tokens, generated_tokens;
 	enum sink_miss miss;
 	int32_t miss_token;
+	const uint8_t *miss_bytes;	/* what it stands for */
+	size_t n_miss_bytes;
 	uint64_t queue_ns, prefill_ns, decode_ns;
 };
 

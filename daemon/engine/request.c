@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
 
 static int copy_bias(struct engine_request *r, const struct sampler_params *from)
@@ -180,4 +181,7 @@ void request_usage(const struct engine_request *r, uint64_t now_ns, struct outpu
 		.prefill_ns = first - admit,
 		.decode_ns = now_ns - first,
 	};
+	if (out->miss_token >= 0)
+		out->miss_bytes = tokenizer_bytes_after(r->model->tokenizer, r->n_cached ? r->tokens[r->n_cached - 1] : -1,
+							out->miss_token, &out->n_miss_bytes);
 }

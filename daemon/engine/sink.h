@@ -94,6 +94,8 @@ struct sink_event {
 			uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;
 			uint64_t queue_ns, prefill_ns, decode_ns;
 			int32_t miss_token;	/* the prompt's at position cached_tokens; -1: none */
+			const uint8_t *miss_bytes;
+			size_t n_miss_bytes;
 		} usage;
 		struct {
 			enum sink_finish reason;

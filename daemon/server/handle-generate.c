@@ -159,7 +159,7 @@ static void on_ended(struct submission *submission)
 	if (s->refusal.code == KVD_CODE_OK) {
 		/* Cancelled before it was submitted. */
 		const struct sink_event last[] = {
-			{ .type = SINK_USAGE },
+			{ .type = SINK_USAGE, .usage = { .miss = SINK_MISS_NO_CACHE, .miss_token = -1 } },
 			{ .type = SINK_DONE, .done = { .reason = SINK_FINISH_CANCELLED } },
 		};
 

@@ -25,6 +25,12 @@ static_assert((int)SINK_ERROR_QUOTA == KVD_CODE_QUOTA && (int)SINK_ERROR_BUSY ==
 		      (int)SINK_ERROR_SHUTDOWN == KVD_CODE_SHUTDOWN &&
 		      (int)SINK_ERROR_INTERNAL == KVD_CODE_INTERNAL,
 	      "the protocol's numbers");
+static_assert((int)SINK_MISS_NO_CACHE == KVD_MISS_NO_CACHE && (int)SINK_MISS_EMPTY == KVD_MISS_EMPTY &&
+		      (int)SINK_MISS_DIFFERS == KVD_MISS_DIFFERS && (int)SINK_MISS_EXPIRED == KVD_MISS_EXPIRED &&
+		      (int)SINK_MISS_EVICTED == KVD_MISS_EVICTED &&
+		      (int)SINK_MISS_NAMESPACE == KVD_MISS_NAMESPACE &&
+		      (int)SINK_MISS_LOGPROBS == KVD_MISS_LOGPROBS && (int)SINK_MISS_KEY == KVD_MISS_KEY,
+	      "the protocol's numbers");
 
 /*
  * FREE -> LIVE -> ENDED -> FREE.  ENDED: its last record is written, so the
@@ -158,7 +164,8 @@ static void put(struct ring_writer *w, uint64_t request, const struct sink_event
 			.prompt_tokens = e->usage.prompt_tokens, .cached_tokens = e->usage.cached_tokens,
 			.generated_tokens = e->usage.generated_tokens, .miss = e->usage.miss,
 			.queue_ns = e->usage.queue_ns, .prefill_ns = e->usage.prefill_ns,
-			.decode_ns = e->usage.decode_ns,
+			.decode_ns = e->usage.decode_ns, .miss_token = e->usage.miss_token,
+			.miss_bytes = e->usage.miss_bytes, .n_miss_bytes = e->usage.n_miss_bytes,
 		});
 		break;
 	case SINK_DONE:

@@ -15,12 +15,14 @@ import time
 
 import msgpack
 
-VERSION = 2
+VERSION = 3
 HELLO, GENERATE, CANCEL, ROOM, WAIT, TOKENIZE, STATUS, MODELS, PS = (
     0x01, 0x10, 0x11, 0x12, 0x13, 0x18, 0x20, 0x21, 0x22)
 WELCOME, REFUSED, ERROR, WAKE, TOKENIZED = 0x81, 0x82, 0x90, 0x92, 0x98
 LOAD, UNLOAD, LOADED, UNLOADED, LOADING = 0x28, 0x29, 0xa8, 0xa9, 0xaa
 STATUS_REPLY, MODELS_REPLY, PS_REPLY = 0xa0, 0xa1, 0xa2
+CACHE_LS, CACHE_SHOW, CACHE_PIN, CACHE_UNPIN, CACHE_DROP, CACHE_WIPE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
+CACHE_LS_REPLY, CACHE_SHOW_REPLY, CACHE_DONE = 0xb0, 0xb1, 0xb2
 MESSAGE_MAX = 65536
 DATA = 4096
 MAGIC = 0x474e5252
@@ -29,6 +31,8 @@ WRITE_INDEX, WRITER_WAITING, CLOSED = 64, 128, 132   # in the ring
 
 PAD, TOKEN, TEXT, ALTERNATIVES, PROMPT, PROGRESS, USAGE, DONE, ERROR_REC = range(9)
 STOP, STOP_STRING, LENGTH, CANCELLED = 1, 2, 3, 4
+(MISS_NONE, MISS_NO_CACHE, MISS_EMPTY, MISS_DIFFERS, MISS_EXPIRED, MISS_EVICTED, MISS_NAMESPACE, MISS_LOGPROBS,
+ MISS_KEY) = range(9)
 
 
 class Refused(Exception):
@@ -261,8 +265,10 @@ class Client:
         if kind == PROGRESS:
             return dict(zip(("done", "total"), struct.unpack_from("<II", payload)))
         if kind == USAGE:
-            return dict(zip(("prompt", "cached", "generated", "miss", "queue_ns", "prefill_ns", "decode_ns"),
-                            struct.unpack_from("<IIIIQQQ", payload)))
+            d = dict(zip(("prompt", "cached", "generated", "miss", "queue_ns", "prefill_ns", "decode_ns", "miss_token",
+                          "n_bytes"), struct.unpack_from("<IIIIQQQiI", payload)))
+            d["miss_bytes"] = payload[48:48 + d["n_bytes"]]
+            return d
         if kind == DONE:
             return dict(zip(("reason", "stop_index"), struct.unpack_from("<II", payload)))
         if kind == ERROR_REC:

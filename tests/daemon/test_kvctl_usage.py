@@ -27,7 +27,9 @@ MODEL = {"name": "m", "arch": "llama", "title": "M", "state": "ready", "chat_tem
 STATUS = {"version": "1", "device": "d", "level": "l", "state": "ready", "pid": 1, "n_threads": 1, "n_models": 1,
           "n_sessions": 1, "n_running": 0, "n_queued": 0, "n_parked": 0, "uptime_ns": 0, "kv_bytes": 0,
           "kv_bytes_used": 0, "weight_bytes": 0, "prompt_tokens": 0, "generated_tokens": 0, "requests_done": 0,
-          "requests_cancelled": 0, "preemptions": 0, "loading_percent": 0, "no_cache": False}
+          "requests_cancelled": 0, "preemptions": 0, "loading_percent": 0, "no_cache": False, "blocks_used": 0,
+          "blocks_cached": 0, "blocks_free": 0, "cache_lookups": 0, "cache_hits": 0, "cached_tokens": 0,
+          "cache_evicted": 0}
 
 
 class Fake:
@@ -417,7 +419,7 @@ def test_json_lines(kvctl, fake):
         f.token(m, 3, b"\xff\x00", float("nan"))
         f.put(k.ALTERNATIVES, m["id"], struct.pack("<II", 1, 0) + struct.pack("<ifII", 5, -1.5, 1, 40) + b"a")
         f.text(m, b"\xe2\x82\xac")
-        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQ", 4, 1, 2, 0, 5, 6, 7))
+        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQiI", 4, 1, 2, 0, 5, 6, 7, -1, 0))
         f.done(m, k.LENGTH)
     r = kvctl("generate", "--json", "--logprobs", "1", "x", socket=fake(generate=generate).path)
     assert r.returncode == 0
@@ -466,7 +468,7 @@ def test_figures_go_to_a_terminal_only(fake):
     def generate(f, m):
         f.put(k.PROGRESS, m["id"], struct.pack("<II", 3, 9))
         f.text(m, b"word")
-        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQ", 9, 0, 1, 0, 5, 6, 10**9))
+        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQiI", 9, 0, 1, 0, 5, 6, 10**9, -1, 0))
         f.done(m)
     f = fake(generate=generate)
     rc, out = run_on_terminal([BUILD / "bin/kvctl", "--socket", f.path, "generate", "x"])

@@ -176,7 +176,7 @@ static void write_all_kinds(struct fake *f)
 	const struct ring_alternative items[] = {
 		{ 5, -0.25f, (const uint8_t *)"\xff\x00z", 3 }, { 6, -1.5f, NULL, 0 },
 	};
-	const struct ring_usage usage = { 1, 2, 3, KVD_MISS_NO_CACHE, 1ull << 40, 5, 6 };
+	const struct ring_usage usage = { 1, 2, 3, KVD_MISS_EVICTED, 1ull << 40, 5, 6, 77, (const uint8_t *)"ab", 2 };
 
 	FAKE_EXPECT(f, fake_greet(f));
 	FAKE_EXPECT(f, fake_expect(f, KVD_MSG_GENERATE));
@@ -235,7 +235,8 @@ static void every_record(void **state)
 	e = next(c);
 	assert_int_equal(e->type, KVD_EVENT_USAGE);
 	assert_true(e->prompt_tokens == 1 && e->cached_tokens == 2 && e->generated_tokens == 3 &&
-		    e->miss == 1);
+		    e->miss == KVD_CACHE_MISS_EVICTED && e->id == 77);
+	assert_bytes(e, "ab");
 	assert_true(e->queue_ns == 1ull << 40 && e->prefill_ns == 5 && e->decode_ns == 6);
 	e = next(c);
 	assert_int_equal(e->type, KVD_EVENT_DONE);

@@ -17,7 +17,7 @@
 
 /* Written with Python's msgpack 1.0.3: msgpack.packb([1, {"version": 2, ...}]). */
 static const char hello_bytes[] =
-	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x02\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
+	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x03\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
 	"\x70\x79\x74\xc3\xa9\x73\x74\xa4\x72\x69\x6e\x67\xce\x00\x10\x00\x00\xa5\x61\x72"
 	"\x65\x6e\x61\xce\x00\x40\x00\x00";
 static const char generate_bytes[] =
@@ -103,6 +103,8 @@ static void test_generate_prompt(void **state)
 		.repeat_last_n = 99, .has_seed = true, .seed = UINT64_MAX - 1, .logit_bias = bias,
 		.n_logit_bias = 2, .stop = stop, .n_stop = 3, .has_logprobs = true, .logprobs = 5,
 		.ignore_eos = true, .progress = true, .has_prompt_logprobs = true, .prompt_logprobs = 256,
+		.namespace = "group:staff", .cache_key = "k \xc3\xa9", .ttl_s = UINT32_MAX,
+		.priority = KVD_PRIORITY_HIGH, .pin = true,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_GENERATE, &a);
 	const struct msg_generate *g = &m->generate;
@@ -134,6 +136,11 @@ static void test_generate_prompt(void **state)
 	SAME(*g, a, progress);
 	SAME(*g, a, has_prompt_logprobs);
 	SAME(*g, a, prompt_logprobs);
+	SAME_STR(*g, a, namespace);
+	SAME_STR(*g, a, cache_key);
+	SAME(*g, a, ttl_s);
+	SAME(*g, a, priority);
+	SAME(*g, a, pin);
 }
 
 static void test_generate_messages(void **state)
@@ -178,6 +185,8 @@ static void test_generate_defaults(void **state)
 	assert_int_equal(g->repeat_last_n, 64);
 	assert_false(g->has_seed || g->has_logprobs || g->ignore_eos || g->progress);
 	assert_int_equal(g->n_stop + g->n_logit_bias + g->n_messages, 0);
+	assert_true(!g->namespace && !g->cache_key && !g->ttl_s && !g->pin);
+	assert_int_equal(g->priority, KVD_PRIORITY_NORMAL);
 	msg_free(m);
 }
 
@@ -186,7 +195,7 @@ static void test_generate_largest(void **state)
 {
 	static struct msg_chat chat[KVD_PARTS_MAX];
 	static struct msg_bias bias[KVD_LOGIT_BIAS_MAX];
-	static char text[KVD_STOP_BYTES_MAX + 1], name[KVD_MODEL_NAME_MAX + 1];
+	static char text[KVD_STOP_BYTES_MAX + 1], name[KVD_MODEL_NAME_MAX + 1], key[KVD_CACHE_KEY_MAX + 1];
 	const char *stop[KVD_STOP_MAX];
 	struct msg_generate a;
 
@@ -206,7 +215,9 @@ static void test_generate_largest(void **state)
 		.top_k = UINT32_MAX, .repeat_penalty = 1, .repeat_last_n = UINT32_MAX, .has_seed = true,
 		.seed = UINT64_MAX, .logit_bias = bias, .n_logit_bias = KVD_LOGIT_BIAS_MAX, .stop = stop,
 		.n_stop = KVD_STOP_MAX, .has_logprobs = true, .logprobs = KVD_LOGPROBS_MAX,
+		.namespace = name, .cache_key = key, .ttl_s = UINT32_MAX, .priority = 2, .pin = true,
 	};
+	memset(key, 'k', KVD_CACHE_KEY_MAX);
 	msg_free(there_and_back(KVD_MSG_GENERATE, &a));
 }
 
@@ -335,7 +346,8 @@ static void test_status_reply(void **state)
 		.uptime_ns = 9, .kv_bytes = 10, .kv_bytes_used = 11, .weight_bytes = 12, .prompt_tokens = 13,
 		.generated_tokens = 14, .requests_done = 15, .requests_cancelled = 16,
 		.preemptions = UINT64_MAX,
-		.loading_percent = 100, .no_cache = true,
+		.loading_percent = 100, .no_cache = true, .blocks_used = 17, .blocks_cached = 18, .blocks_free = 19,
+		.cache_lookups = 20, .cache_hits = 21, .cached_tokens = UINT64_MAX, .cache_evicted = 22,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_STATUS_REPLY, &a);
 	const struct msg_status_reply *s = &m->status_reply;
@@ -349,6 +361,9 @@ static void test_status_reply(void **state)
 	SAME(*s, a, uptime_ns); SAME(*s, a, kv_bytes); SAME(*s, a, kv_bytes_used); SAME(*s, a, weight_bytes);
 	SAME(*s, a, prompt_tokens); SAME(*s, a, generated_tokens); SAME(*s, a, requests_done);
 	SAME(*s, a, requests_cancelled); SAME(*s, a, preemptions); SAME(*s, a, loading_percent);
+	SAME(*s, a, blocks_used); SAME(*s, a, blocks_cached); SAME(*s, a, blocks_free);
+	SAME(*s, a, cache_lookups); SAME(*s, a, cache_hits); SAME(*s, a, cached_tokens);
+	SAME(*s, a, cache_evicted);
 	SAME(*s, a, no_cache);
 }
 
@@ -410,6 +425,97 @@ static void test_ps_reply(void **state)
 	msg_free(m);
 	a.n_processes = KVD_PS_MAX + 1;
 	assert_int_equal(codec_encode_ps_reply(&buf, &a), -EINVAL);
+	codec_buf_deinit(&buf);
+}
+
+static void test_cache_questions(void **state)
+{
+	struct msg_cache_ls l = { .id = 3, .model = "m", .namespace = "uid:1/k", .after = UINT64_MAX };
+	struct msg_cache_show s = { .id = 4, .model = "m", .entry = UINT64_MAX };
+	struct msg_cache_unpin u = { .id = 5, .entry = 6, .all = true };
+	struct msg_cache_drop d = { .id = 6, .entry = 7, .chain = true };
+	struct msg_cache_wipe w = { .id = 7, .namespace = "public" };
+	struct msg *m = there_and_back(KVD_MSG_CACHE_LS, &l);
+
+	SAME(m->cache_ls, l, id); SAME_STR(m->cache_ls, l, model); SAME_STR(m->cache_ls, l, namespace);
+	SAME(m->cache_ls, l, after);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_SHOW, &s);
+	SAME(m->cache_show, s, id); SAME_STR(m->cache_show, s, model); SAME(m->cache_show, s, entry);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_PIN, &(struct msg_cache_pin){ .id = 8, .entry = 9 });
+	assert_true(m->cache_pin.id == 8 && m->cache_pin.entry == 9 && !m->cache_pin.model);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_UNPIN, &u);
+	SAME(m->cache_unpin, u, id); SAME(m->cache_unpin, u, entry); SAME(m->cache_unpin, u, all);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_DROP, &d);
+	SAME(m->cache_drop, d, id); SAME(m->cache_drop, d, entry); SAME(m->cache_drop, d, chain);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_WIPE, &w);
+	SAME(m->cache_wipe, w, id); SAME_STR(m->cache_wipe, w, namespace); SAME(m->cache_wipe, w, all);
+	assert_null(m->cache_wipe.model);
+	msg_free(m);
+	w = (struct msg_cache_wipe){ .id = 7, .all = true };
+	m = there_and_back(KVD_MSG_CACHE_WIPE, &w);
+	assert_true(m->cache_wipe.all && !m->cache_wipe.namespace);
+	msg_free(m);
+}
+
+static void same_entry(const struct msg_cache_entry *x, const struct msg_cache_entry *y)
+{
+	SAME(*x, *y, entry); SAME(*x, *y, parent); SAME_STR(*x, *y, namespace); SAME(*x, *y, uid);
+	SAME(*x, *y, n_tokens); SAME(*x, *y, first); SAME(*x, *y, joined); SAME(*x, *y, bytes);
+	SAME_STR(*x, *y, tier); SAME(*x, *y, age_ns); SAME(*x, *y, idle_ns); SAME(*x, *y, ttl_ns);
+	SAME(*x, *y, hits); SAME(*x, *y, n_users); SAME(*x, *y, n_pins); SAME(*x, *y, priority);
+	SAME(*x, *y, pinned); SAME_STR(*x, *y, words);
+}
+
+/* The largest page fits into one datagram. */
+static void test_cache_largest(void **state)
+{
+	static struct msg_cache_entry entries[KVD_CACHE_LS_MAX + 1];
+	static char name[KVD_NAMESPACE_MAX + 1], words[KVD_CACHE_WORDS_MAX + 1], word[KVD_WORD_MAX + 1];
+	static char text[KVD_CACHE_TEXT_MAX + 1];
+	static uint32_t uids[KVD_CACHE_PINS_MAX];
+	struct codec_buf buf = CODEC_BUF_NULL;
+	struct msg_cache_ls_reply a = { .id = UINT64_MAX, .model = name, .block_tokens = 16, .entries = entries,
+					.n_entries = KVD_CACHE_LS_MAX, .next = UINT64_MAX };
+	struct msg_cache_show_reply s = { .id = 1, .model = name, .entries = entries, .n_entries = 1, .chain = 4,
+					  .n_path = 5, .n_below = 6, .pinned_by = uids,
+					  .n_pinned_by = KVD_CACHE_PINS_MAX, .text = text, .own = text };
+	struct msg *m;
+
+	memset(name, 'n', KVD_NAMESPACE_MAX);
+	memset(words, 'w', KVD_CACHE_WORDS_MAX);
+	memset(word, 't', KVD_WORD_MAX);
+	memset(text, 'x', KVD_CACHE_TEXT_MAX);
+	memset(uids, 0xff, sizeof(uids));
+	for (size_t i = 0; i < ARRAY_SIZE(entries); i++)
+		entries[i] = (struct msg_cache_entry){
+			UINT64_MAX - i, UINT64_MAX, name, UINT32_MAX, UINT32_MAX, UINT32_MAX, true, UINT64_MAX, word,
+			UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX, 2, true, words,
+		};
+	m = there_and_back(KVD_MSG_CACHE_LS_REPLY, &a);
+	SAME(m->cache_ls_reply, a, id); SAME_STR(m->cache_ls_reply, a, model); SAME(m->cache_ls_reply, a, next);
+	SAME(m->cache_ls_reply, a, block_tokens); SAME(m->cache_ls_reply, a, n_entries);
+	for (size_t i = 0; i < KVD_CACHE_LS_MAX; i++)
+		same_entry(&m->cache_ls_reply.entries[i], &entries[i]);
+	msg_free(m);
+	a.n_entries = KVD_CACHE_LS_MAX + 1;
+	assert_int_equal(codec_encode_cache_ls_reply(&buf, &a), -EINVAL);
+	m = there_and_back(KVD_MSG_CACHE_SHOW_REPLY, &s);
+	same_entry(&m->cache_show_reply.entries[0], &entries[0]);
+	SAME(m->cache_show_reply, s, chain); SAME(m->cache_show_reply, s, n_path);
+	SAME(m->cache_show_reply, s, n_below); SAME(m->cache_show_reply, s, n_pinned_by);
+	SAME_STR(m->cache_show_reply, s, text); SAME_STR(m->cache_show_reply, s, own);
+	assert_memory_equal(m->cache_show_reply.pinned_by, uids, sizeof(uids));
+	msg_free(m);
+	s.n_entries = 2;
+	assert_int_equal(codec_encode_cache_show_reply(&buf, &s), -EINVAL);
+	m = there_and_back(KVD_MSG_CACHE_DONE, &(struct msg_cache_done){ 1, 2, 3, UINT64_MAX });
+	assert_true(m->cache_done.n_entries == 2 && m->cache_done.n_tokens == 3 && m->cache_done.bytes == UINT64_MAX);
+	msg_free(m);
 	codec_buf_deinit(&buf);
 }
 
@@ -567,6 +673,8 @@ int main(void)
 		cmocka_unit_test(test_status_reply),
 		cmocka_unit_test(test_models_reply),
 		cmocka_unit_test(test_ps_reply),
+		cmocka_unit_test(test_cache_questions),
+		cmocka_unit_test(test_cache_largest),
 		cmocka_unit_test(test_foreign_bytes),
 		cmocka_unit_test(test_own_bytes),
 		cmocka_unit_test(test_cleaning),

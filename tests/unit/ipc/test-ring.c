@@ -30,7 +30,7 @@ static void test_every_record(void **state)
 		{ 1, -0.5f, b("one"), 3 }, { 2, -1.5f, b(""), 0 },
 		{ INT32_MAX, -INFINITY, b("\xff\xfe\xfd\xfc\xfb"), 5 },
 	};
-	struct ring_usage usage = { 1, 2, 3, KVD_MISS_NO_CACHE, 1ull << 40, 5, UINT64_MAX };
+	struct ring_usage usage = { 1, 2, 3, KVD_MISS_DIFFERS, 1ull << 40, 5, UINT64_MAX, INT32_MAX, b(" \xc3"), 2 };
 	struct ring_fixture f;
 	struct ring_record r;
 	struct ring_alternative a;
@@ -85,7 +85,10 @@ static void test_every_record(void **state)
 	assert_true(r.type == KVD_REC_TEXT && r.n_bytes == 0);
 	assert_int_equal(ring_next(&f.reader, &r), 0);
 	assert_int_equal(r.type, KVD_REC_USAGE);
-	assert_memory_equal(&r.usage, &usage, sizeof(usage));
+	assert_bytes(&r, " \xc3");
+	assert_true(r.usage.miss_bytes == r.bytes && r.usage.n_miss_bytes == 2);
+	assert_memory_equal(&r.usage, &usage, offsetof(struct ring_usage, miss_token));
+	assert_int_equal(r.usage.miss_token, INT32_MAX);
 	assert_int_equal(ring_next(&f.reader, &r), 0);
 	assert_int_equal(r.type, KVD_REC_DONE);
 	assert_true(r.done.reason == KVD_FINISH_STOP_STRING && r.done.stop_index == 4);
