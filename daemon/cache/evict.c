@@ -203,6 +203,11 @@ void evict_withdraw(struct evict *e, struct evict_item *item)
 
 /* --- victims --- */
 
+uint64_t evict_next_expiry(const struct evict *e)
+{
+	return e->by_expiry.top ? heap_entry(e->by_expiry.top, struct evict_item, by_expiry)->expires : EVICT_NEVER;
+}
+
 struct evict_item *evict_next_expired(const struct evict *e, uint64_t now)
 {
 	struct evict_item *item;

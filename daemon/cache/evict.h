@@ -119,6 +119,8 @@ void evict_withdraw(struct evict *e, struct evict_item *item);
 
 /* An item that was offered, of that uid only unless NULL; NULL: there is none. */
 struct evict_item *evict_victim(struct evict *e, const struct evict_uid *only, uint64_t now);
+/* When the first of those offered expires; EVICT_NEVER. */
+uint64_t evict_next_expiry(const struct evict *e);
 /* The next offered one that has expired, or NULL. */
 struct evict_item *evict_next_expired(const struct evict *e, uint64_t now);
 /* The victim is about to go: what its uid uses from now on is worth more. */

@@ -650,6 +650,11 @@ uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max)
 	return n;
 }
 
+uint64_t tree_next_expiry(const struct tree *t)
+{
+	return evict_next_expiry(&t->evict);
+}
+
 uint32_t tree_n_evictable(const struct tree *t)
 {
 	return t->stats.n_entries - t->n_locked;

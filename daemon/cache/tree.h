@@ -178,6 +178,8 @@ void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
 bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
 /* Removes what has expired and nobody uses, at most max entries; returns how many. */
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);
+/* When tree_expire() will next have something to do, as far as is known now; EVICT_NEVER. */
+uint64_t tree_next_expiry(const struct tree *t);
 /*
  * Frees the blocks that fn wants of those that nobody uses; what is stored after them
  * goes, too.  Looks at all entries.

@@ -10,6 +10,8 @@
 #include "ipc/base/clock.h"
 
 #define MAX_SEQS_MAX 4096u
+#define EXPIRY_SLACK_NS UINT64_C(100000000)
+#define EXPIRED_PER_ROUND 64u	/* entries of the cache; the next round goes on */
 #define QUANTUM_MAX (1u << 20)
 #define LOGITS_QUANTUM (OUTPUT_PROMPTS_MAX - 1u)	/* and the first token, which has no logits */
 
@@ -297,6 +299,11 @@ static struct list *take_requests(struct engine *e)
 	return last->next;
 }
 
+static struct timespec timespec_of(uint64_t ns)
+{
+	return (struct timespec){ .tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u) };
+}
+
 /* What was asked for under the lock and is done without it. */
 struct commands {
 	struct list *first_new;		/* requests */
@@ -311,12 +318,43 @@ static bool anything_asked(const struct engine *e)
 	return e->stop || e->attention || e->n_ps || !list_empty(&e->incoming) || !list_empty(&e->removals);
 }
 
+/* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */
+static uint64_t next_expiry(const struct engine *e)
+{
+	uint64_t next = EVICT_NEVER;
+
+	list_for_each(l, &e->models)
+		next = MIN(next, tree_next_expiry(list_entry(l, struct engine_model, link)->tree));
+	return next >= EVICT_NEVER - EXPIRY_SLACK_NS ? EVICT_NEVER : MAX(next, clock_ns()) + EXPIRY_SLACK_NS;
+}
+
+static void expire(struct engine *e)
+{
+	uint64_t now = clock_ns();
+
+	list_for_each(l, &e->models)
+		tree_expire(list_entry(l, struct engine_model, link)->tree, now, EXPIRED_PER_ROUND);
+}
+
+/* Under the lock, which is given up meanwhile: until something is asked, or until then. */
+static void wait_until(struct engine *e, uint64_t until)
+{
+	struct timespec ts = timespec_of(until);
+
+	while (!anything_asked(e) && clock_ns() < until) {
+		if (until == EVICT_NEVER)
+			pthread_cond_wait(&e->wake, &e->lock);
+		else
+			pthread_cond_timedwait(&e->wake, &e->lock, &ts);
+	}
+}
+
 /* Waits for a command unless there is work. */
 static void collect(struct engine *e, bool work, struct commands *c)
 {
 	pthread_mutex_lock(&e->lock);
-	while (!work && !anything_asked(e))
-		pthread_cond_wait(&e->wake, &e->lock);
+	if (!work)
+		wait_until(e, next_expiry(e));
 	take_models(e);
 	c->first_new = take_requests(e);
 	c->attention = e->attention;
@@ -369,10 +407,7 @@ static bool take_commands(struct engine *e, bool work)
 static bool delay(struct engine *e)
 {
 	uint64_t until = clock_ns() + e->step_delay_ns;
-	struct timespec ts = {
-		.tv_sec = (time_t)(until / 1000000000u),
-		.tv_nsec = (long)(until % 1000000000u),
-	};
+	struct timespec ts = timespec_of(until);
 	bool stop;
 
 	if (!e->step_delay_ns)
@@ -407,6 +442,7 @@ static void *engine_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "kvd-engine");
 	while (take_commands(e, em != NULL)) {
+		expire(e);
 		engine_settle(e);
 		engine_admit(e);
 		engine_publish(e);
