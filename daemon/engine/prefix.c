@@ -144,8 +144,11 @@ int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t
 
 void engine_prefix_claim(struct engine_request *r)
 {
+	/* Where every token's logits are wanted it is slow: others had better not wait for that. */
+	uint32_t n = r->seq.logits_from < r->seq.logits_to ? r->seq.logits_from : r->seq.n_tokens;
+
 	if (r->path.tree)
-		tree_claim(&r->path, r->tokens, r->seq.n_tokens, clock_ns());
+		tree_claim(&r->path, r->tokens, n, clock_ns());
 }
 
 void engine_prefix_catch_up(struct engine_request *r)

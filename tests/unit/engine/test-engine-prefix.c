@@ -220,6 +220,32 @@ static void test_prompt_logprobs(void **state)
 	stop(&f);
 }
 
+/* Few rows with logits fit a step: nobody waits for one who wants them all, but what both compute is kept once. */
+static void test_slow_owner(void **state)
+{
+	struct fixture f = start(&config_default);
+	struct fake_request r = cached_request(0, 1, 70, 3), s = cached_request(1, 1, 70, 30);
+	struct engine_stats stats;
+
+	(void)state;
+	r.params.prompt_logprobs = true;
+	r.params.max_tokens = 30;
+	fake.n_allowed = 0;
+	submit(&f, &r);
+	submit(&f, &s);
+	fake_allow(30);
+	fake_wait_step(31);
+	engine_stats(f.engine, &stats);
+	assert_int_equal(stats.n_running, 2);
+	assert_int_equal(stats.blocks_used, 4 + 2 * 2);
+	fake_allow(UINT64_MAX);
+	fake_client_wait_released(f.client, 2);
+	check_whole(&f, &r);
+	check_whole(&f, &s);
+	assert_int_equal(result(&f, 1)->n_cached, 0);
+	stop(&f);
+}
+
 /* What has gone is not there, and said to have gone. */
 static void test_gone(void **state)
 {
@@ -336,6 +362,7 @@ int main(void)
 		cmocka_unit_test(test_take_over),
 		cmocka_unit_test(test_owner_parked),
 		cmocka_unit_test(test_prompt_logprobs),
+		cmocka_unit_test(test_slow_owner),
 		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_fills_pool),
 		cmocka_unit_test(test_quota),
