@@ -60,6 +60,7 @@ struct engine_model {
 	struct sampler *sampler;
 	struct sched_model sched;
 	struct engine_model_stats stats;
+	uint64_t last_step_ns;
 
 	/* under the engine's lock */
 	struct list removal_link;	/* in engine.removals */

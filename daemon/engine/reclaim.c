@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Blocks of the model's own are had one at a time: of the cache, then one sequence after the other.  Those
+ * Blocks of the model's own are had one at a time: of the cache, then one sequence after the other; but a model that
+ * has less than an even share of the pool takes from what others keep first, so that its cache can grow.  Blocks
  * of other models are of use only when a whole chunk comes free, so one chunk
  * is chosen, and what is cached in it and the sequences that hold blocks in it go, no others: the chunk
  * whose oldest holder is the youngest, since that holder is the one who loses most.
@@ -13,6 +14,8 @@
 #define AGE_CACHED UINT64_MAX		/* only kept for later */
 #define AGE_IDLE (UINT64_MAX - 1)	/* that, or of sequences that do not run */
 #define AGE_PINNED 0			/* older than any */
+
+#define UNUSED_NS (UINT64_C(600) * 1000000000u)	/* a model that made no step for so long has no share */
 
 void engine_release_blocks(struct engine *e, struct engine_request *r)
 {
@@ -159,8 +162,23 @@ static bool empty_chunk(struct engine *e, const struct engine_model *em, uint64_
 	return true;
 }
 
+/* It has less than an even share of the pool, among the models that were used lately. */
+static bool below_share(const struct engine *e, const struct engine_model *em)
+{
+	uint64_t n_models = 0, now = clock_ns();
+
+	list_for_each(l, &e->models) {
+		const struct engine_model *other = list_entry(l, struct engine_model, link);
+
+		n_models += other == em || now - other->last_step_ns < UNUSED_NS;
+	}
+	return pool_root_n_used(em->root) * em->block_bytes < e->stats.kv_bytes / n_models;
+}
+
 bool engine_evict(struct engine *e, struct engine_model *em)
 {
+	if (below_share(e, em) && empty_chunk(e, em, AGE_IDLE))
+		return true;
 	return tree_evict(em->tree, NULL, clock_ns()) || empty_chunk(e, em, AGE_IDLE);
 }
 

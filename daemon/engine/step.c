@@ -61,6 +61,7 @@ static int run_batch(struct engine *e, struct engine_model *em, const struct kb_
 
 	if (!err)
 		err = e->be->ops->step_wait(em->ws);
+	em->last_step_ns = begin;
 	ns = clock_ns() - begin;
 	e->stats.busy_ns += ns;
 	em->stats.busy_ns += ns;

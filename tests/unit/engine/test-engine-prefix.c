@@ -324,6 +324,43 @@ static void test_quota(void **state)
 	stop(&f);
 }
 
+/* A model that comes later gets a share of the pool for its cache, though the first has filled it. */
+static void test_two_models(void **state)
+{
+	struct fixture f = start(&config_default);
+	struct engine_model *other = add_other(f.engine);
+	static struct fake_result want;
+	struct engine_stats stats;
+	uint64_t id = 0;
+
+	(void)state;
+	do {
+		struct fake_request r = make_request(id++, 1, 60, 1);
+
+		r.params.ns = "a";
+		r.prompt[0] = (int32_t)(3 + id % 20);
+		run(&f, &r);
+		engine_stats(f.engine, &stats);
+	} while (stats.blocks_free);
+	for (int i = 0; i < 4; i++) {
+		struct fake_request r = make_request(id, 1, 60, 1);
+
+		r.params.ns = "a";
+		r.prompt[0] = 3 + i % 3;
+		r.em = other;
+		r.model = &other_model;
+		submit(&f, &r);
+		fake_client_wait_released(f.client, (uint32_t)++id);
+		fake_expect(&r, other_model.n_ctx, &want);
+		fake_check_whole(result(&f, id - 1), &r, &want);
+		assert_int_equal(result(&f, id - 1)->n_cached, i < 3 ? 0 : 59);
+	}
+	engine_stats(f.engine, &stats);
+	assert_int_equal(stats.preemptions, 0);
+	stop(&f);
+	engine_model_free(other);
+}
+
 /* One place, and a queue: what finds its prefix goes first, but the first is not put off for ever. */
 static void test_order(void **state)
 {
@@ -366,6 +403,7 @@ int main(void)
 		cmocka_unit_test(test_gone),
 		cmocka_unit_test(test_fills_pool),
 		cmocka_unit_test(test_quota),
+		cmocka_unit_test(test_two_models),
 		cmocka_unit_test(test_order),
 	};
 
