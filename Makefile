@@ -198,6 +198,15 @@ $(KVD_FAULTS): $(BUILD)/obj/tests/faults/faults.o $(KVD_OBJ) $(call archives,ser
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) $(FAULT_POINTS:%=-Wl,--wrap=%) -o $@ $^ $(server_LIBS) -linih
 
+# kvd whose prefixes are found by a hash of 8 bits; it tells at the end how many collided.
+KVD_HASH8 := $(BUILD)/tests/kvd-hash8
+$(BUILD)/obj/tests/hash8/engine-model.o: daemon/engine/engine-model.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CPPFLAGS) -DKVD_TEST_HASH_BITS=8 $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+$(KVD_HASH8): $(BUILD)/obj/tests/hash8/engine-model.o $(BUILD)/obj/tests/hash8/report.o $(KVD_OBJ) $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -Wl,--wrap=tree_free -o $@ $^ $(server_LIBS) -linih
+
 # --- fuzzing ----------------------------------------------------------------
 # tests/fuzz/fuzz-X.c is linked with replay.c, which gives it its seeds and past findings
 # (part of `check`, with any compiler), and by `make fuzz` with libFuzzer.
@@ -224,7 +233,7 @@ fuzz:
 fuzz-run: fuzz
 	tests/fuzz/run --build '$(BUILD)/fuzz' --seconds $(SECONDS) $(FUZZ)
 
-tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS) $(FUZZ_REPLAYS)
+tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS) $(KVD_HASH8) $(FUZZ_REPLAYS)
 
 check: all tests
 	tests/run --build $(BUILD)
