@@ -99,19 +99,15 @@ static struct tree_entry **bucket_of(const struct tree *t, uint64_t hash)
 	return &t->buckets[hash & (t->n_buckets - 1)];
 }
 
-struct tree_entry *tree_child(struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
+struct tree_entry *tree_child(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			      uint32_t n_tokens)
 {
 	uint64_t hash = hash_tokens(t, parent, tokens, n_tokens);
 
-	for (struct tree_entry *e = *bucket_of(t, hash); e; e = e->chain) {
-		if (e->hash != hash)
-			continue;
-		if (e->parent->id == parent->id && e->n_tokens == n_tokens &&
+	for (struct tree_entry *e = *bucket_of(t, hash); e; e = e->chain)
+		if (e->hash == hash && e->parent->id == parent->id && e->n_tokens == n_tokens &&
 		    !memcmp(e->tokens, tokens, n_tokens * sizeof(*tokens)))
 			return e;
-		t->stats.collisions++;
-	}
 	return NULL;
 }
 
@@ -119,6 +115,11 @@ static void index_insert(struct tree *t, struct tree_entry *e)
 {
 	struct tree_entry **bucket = bucket_of(t, e->hash);
 
+	for (const struct tree_entry *other = *bucket; other; other = other->chain)
+		if (other->hash == e->hash) {
+			t->stats.collisions++;
+			break;
+		}
 	e->chain = *bucket;
 	*bucket = e;
 }

@@ -109,7 +109,7 @@ void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block);
 /* Another uid pays for it.  0, TREE_E_QUOTA, -ENOMEM. */
 int tree_entry_move(struct tree *t, struct tree_entry *e, struct evict_uid *uid);
 /* The child with exactly these tokens, pending or not. */
-struct tree_entry *tree_child(struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
+struct tree_entry *tree_child(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			      uint32_t n_tokens);
 void tree_unlink_child(struct tree *t, struct tree_entry *e);
 void tree_lock(struct tree *t, struct tree_entry *e);

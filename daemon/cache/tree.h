@@ -239,7 +239,7 @@ struct tree_stats {
 	uint64_t asked_tokens, hit_tokens;
 	uint64_t waits, abandoned;	/* lookups that waited; claims given up */
 	uint64_t entered, deduplicated, evicted, expired, refused;
-	uint64_t collisions;		/* entries met under the hash of another */
+	uint64_t collisions;		/* entries that came under the hash of another */
 };
 void tree_stats(const struct tree *t, struct tree_stats *out);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.c - linked into kvd-hash8: says on standard error, when a tree goes, how many entries were met under the
+ * report.c - linked into kvd-hash8: says on standard error, when a tree goes, how many entries came under the
  * hash of another, so that the test knows that there was something to get wrong.
  */
 #include <stdio.h>
