@@ -174,7 +174,9 @@ class Client:
             f["messages"] = []
             for role, text in messages:
                 raw = text.encode() if isinstance(text, str) else text
-                f["messages"].append([role, 0, self.put(raw), len(raw)])
+                is_ids = isinstance(text, list)
+                raw = array.array("i", text).tobytes() if is_ids else raw
+                f["messages"].append([role, int(is_ids), self.put(raw), len(raw)])
         elif ids is not None:
             raw = array.array("i", ids).tobytes()
             f["prompt"] = [[1, self.put(raw), len(raw)]]

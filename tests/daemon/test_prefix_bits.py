@@ -118,3 +118,172 @@ def test_random(pair, arch, block_tokens):
     assert judge.n_judged > N_RANDOM // 2
     assert cached > 0
     d.idle()
+
+
+# --- one way at a time: what is reused is counted, and the answer judged ---
+
+BLOCK = 16
+SMALL_QUANTUM = ("--prefill-quantum", "32", "--block-tokens", BLOCK)
+
+
+def random_ids(seed, n, n_vocab=prefix.N_VOCAB):
+    rng = random.Random(seed)
+    return [rng.randrange(3, n_vocab) for _ in range(n)]
+
+
+def other_than(token):
+    return token + 1 if token + 1 < prefix.N_VOCAB else 3
+
+
+def cached(c, judge, ids, n=8, **fields):
+    """Asks, has the answer judged, and returns what was cached and the tokens that came."""
+    r = prefix.ask(c, ids, n, **fields)
+    assert not r.error, r.error
+    judge.right(ids, r)
+    return r.usage["cached"], r.ids
+
+
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 511, 512, 513, 600])
+def test_warm_is_cold(pair, n):
+    """The same prompt again: all but the last token, whose logits are needed; and the log-probabilities of the prompt."""
+    d, judge = pair("gemma3, window 520", "--kv-memory", "16M", *SMALL_QUANTUM)
+    ids = random_ids(n, n)
+    with d.client() as c:
+        want = prefix.ask(c, ids)
+        assert want.usage["cached"] == 0
+        for _ in range(3):
+            r = prefix.ask(c, ids)
+            assert r.usage["cached"] == n - 1 and r.usage["miss"] == prefix.NONE
+            assert (r.ids, prefix.bits(r.logprobs)) == (want.ids, prefix.bits(want.logprobs))
+        judge.right(ids, want)
+        # Nothing is taken from the first position on whose log-probability is wanted.
+        for first in {0, n // 2, n - 1}:
+            r = prefix.ask(c, ids, prompt_logprobs=first)
+            judge.right(ids, r)
+            assert r.usage["cached"] <= max(0, first - 1) and len(r.prompt) == n - first
+
+
+def test_branches_and_rewinds(pair):
+    """To the token: at every length around the borders of blocks and segments."""
+    d, judge = pair("llama", "--kv-memory", "64M", *SMALL_QUANTUM)
+    ids = random_ids(1, 600)
+    with d.client() as c:
+        cached(c, judge, ids)
+        for cut in [1, 5, 15, 16, 17, 31, 32, 100, 255, 256, 257, 511, 512, 513, 590]:
+            # Rewound to where it was, and then another token instead of the next one.
+            assert cached(c, judge, ids[:cut])[0] == cut - 1
+            branch = ids[:cut] + [other_than(ids[cut])] + random_ids(cut, 20)
+            assert cached(c, judge, branch)[0] == cut
+            assert cached(c, judge, branch)[0] == len(branch) - 1
+            # A hole in the middle: what is behind it is at other positions now.
+            hole = ids[:cut] + ids[cut + 7:] if ids[cut] != ids[cut + 7] else ids[:cut] + ids[cut + 8:]
+            assert cached(c, judge, hole)[0] == cut
+
+
+def test_turns_go_on_from_generated_tokens(pair):
+    """Only the last token of an answer was never computed."""
+    d, judge = pair("qwen3", "--kv-memory", "16M", *SMALL_QUANTUM)
+    with d.client() as c:
+        ids, known = random_ids(2, 40), 0
+        for turn in range(12):
+            n = [1, 2, 15, 16, 17, 40][turn % 6]
+            got, answer = cached(c, judge, ids, n)
+            assert got == known, f"turn {turn}"
+            known = len(ids) + n - 1
+            ids = ids + answer + random_ids(100 + turn, 7)
+
+
+def test_chat_turns(pair):
+    """The same with messages: the answers go back as the ids that they were."""
+    d, judge = pair("llama", "--kv-memory", "16M", *SMALL_QUANTUM)
+    with d.client() as c:
+        messages, known = [("system", "You are a clock."), ("user", "What time is it?")], 0
+        for turn in range(6):
+            r = c.generate(messages=messages, n=20, ignore_eos=True, logprobs=1)
+            assert not r.error
+            # The template puts the same before each question: some of it may be there at the first turn.
+            assert r.usage["cached"] >= known, f"turn {turn}: {r.usage}, {known}"
+            known = r.usage["prompt"] + len(r.ids) - 1
+            messages += [("assistant", r.ids), ("user", f"And {turn} minutes later?")]
+
+
+def test_joined(pair):
+    """A second one, a third with another end, while the first prefills."""
+    d, judge = pair("gemma3", "--kv-memory", "16M", *SMALL_QUANTUM)
+    ids = random_ids(3, 650)
+    asked = [ids, ids, ids[:500] + random_ids(4, 60), ids[:48], ids[:300]]
+    clients = [d.client() for _ in asked]
+    rids = [c.submit(ids=i, n=20, ignore_eos=True, logprobs=1) for c, i in zip(clients, asked)]
+    for c, rid, i in zip(clients, rids, asked):
+        r = c.collect(rid)[rid]
+        judge.right(i, r)
+        assert i is ids or r.usage["cached"] > 0
+        c.close()
+    # Of the second, the fourth and the fifth only ends of blocks; of the third what is its own as well.
+    assert d.status()["prompt_tokens"] <= 650 + 60 + 4 * BLOCK
+
+
+def test_preempted(pair):
+    """More at once than fits: some give way in the middle, and go on."""
+    d, judge = pair("phi3", "--kv-memory", "4M", "--max-seqs", "8", *SMALL_QUANTUM)
+    asked = [random_ids(10 + i % 3, 150) + random_ids(20 + i, 200) for i in range(8)]
+    with d.client() as c:
+        rids = [c.submit(ids=ids, n=200, ignore_eos=True, logprobs=1) for ids in asked]
+        got = c.collect(*rids)
+        assert d.status()["preemptions"] > 0
+        for ids, rid in zip(asked, rids):
+            judge.right(ids, got[rid])
+            assert len(got[rid].ids) == 200
+    d.idle()
+
+
+def test_evicted_in_the_middle(pair):
+    """What was there goes for others, whole or from its end; what is left is used, and no more."""
+    d, judge = pair("qwen2", "--kv-memory", "2M", *SMALL_QUANTUM)
+    rng = random.Random(5)
+    ids, seen = random_ids(6, 700), set()
+    with d.client() as c:
+        for turn in range(60):
+            if turn % 2:
+                cached(c, judge, random_ids(1000 + turn, rng.randrange(50, 700)), 4)
+            else:
+                n, _ = cached(c, judge, ids, 4)
+                seen.add(n)
+                ids = ids if rng.random() < 0.8 else random_ids(turn, 700)
+    print(sorted(seen))
+    # Some of it was still there at least once.
+    assert seen - {0, 699}
+    d.idle()
+
+
+def test_parked_and_resumed(pair):
+    """A reader that stops while others use, and drive out, what it had."""
+    d, judge = pair("llama", "--kv-memory", "4M", *SMALL_QUANTUM)
+    ids = random_ids(7, 300)
+    with d.client(ring=65536) as slow, d.client() as c:
+        rid = slow.submit(ids=ids, n=300, ignore_eos=True, logprobs=32)
+        d.until(lambda: d.status()["n_parked"] == 1, "parked")
+        for i in range(6):
+            assert cached(c, judge, ids + random_ids(i, 5))[0] >= 299 or i
+            cached(c, judge, random_ids(50 + i, 700))
+        r = slow.collect(rid)[rid]
+        assert len(r.ids) == 300
+        judge.right(ids, r)
+
+
+def test_cancelled_in_the_middle(pair):
+    """In prefill and in decode: what was computed stays, and is right."""
+    d, judge = pair("gemma3", "--kv-memory", "16M", *SMALL_QUANTUM)
+    with d.client() as c:
+        for turn in range(20):
+            ids = random_ids(turn, 600)
+            rid = c.submit(ids=ids, n=100, ignore_eos=True, logprobs=1, progress=True)
+            for _ in range(turn):
+                c.next_record()
+            c.cancel(rid)
+            r = c.collect(rid)[rid]
+            judge.right(ids, r)
+            got, answer = cached(c, judge, ids, 20)
+            assert got >= (max((done for done, _ in r.progress), default=0)) // BLOCK * BLOCK - 1
+            assert r.ids == answer[:len(r.ids)] or len(r.ids) > 20
+    d.idle()

@@ -12,7 +12,7 @@ import prefix
 from conftest import BUILD, LONG
 
 SEED = int(os.environ.get("KVD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-N_PROMPTS = 1000 if LONG else 250
+N_PROMPTS = 1000 if LONG else 500
 
 
 def test_eight_bits(daemons, tmp_path):
