@@ -81,7 +81,7 @@ def main():
                 answer = c.call(k.STATUS)
             else:
                 answer = page(c)
-            print(json.dumps(answer), flush=True)
+            print(json.dumps(answer, default=repr), flush=True)
 
 
 if __name__ == "__main__":

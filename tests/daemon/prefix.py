@@ -11,9 +11,6 @@ import time
 
 import kvdclient as k
 
-# Miss reasons, enum kvd_miss.
-NONE, NO_CACHE, EMPTY, DIFFERS, EXPIRED, EVICTED, NAMESPACE, LOGPROBS = range(8)
-
 # Around blocks of 16, 32 and 64, a window of 48 and segments of 512.
 BORDERS = [16, 32, 48, 64, 128, 256, 512]
 
@@ -117,6 +114,8 @@ class Judge:
     def right(self, ids, result, note=""):
         """A greedy answer, with logprobs=1 or more, also one that was cut short."""
         n = len(ids)
+        if result.usage and result.usage["miss"] not in (k.MISS_NONE, k.MISS_NO_CACHE):
+            assert result.usage["miss_token"] == ids[result.usage["cached"]], f"{note}: {result.usage}"
         first = result.prompt[0]["position"] if result.prompt else n
         got = [p["logprob"] for p in result.prompt] + result.logprobs
         if not got:

@@ -8,7 +8,7 @@ import os
 import random
 import shutil
 
-import prefix
+import kvdclient as k
 import pytest
 from asker import Asker
 from conftest import HERE, LONG, SANITIZED, make_tiny
@@ -58,7 +58,9 @@ def seen(asker, ids):
     before, page_before = asker("status"), asker("page")
     r = ask(asker, ids)
     after, page_after = asker("status"), asker("page")
-    usage = {key: v for key, v in r["usage"].items() if not key.endswith("_ns")}
+    assert r["usage"]["miss_token"] == ids[r["usage"]["cached"]]
+    usage = {key: v for key, v in r["usage"].items()
+             if not key.endswith("_ns") and key not in ("miss_token", "miss_bytes", "n_bytes")}
     # The page is written some times a second: only what does not depend on when is looked at.
     return {"usage": usage, "progress": r["progress"],
             "status": {key: after[key] - v if isinstance(v, int) else v for key, v in before.items()
@@ -76,7 +78,7 @@ def test_own_hits_others_do_not(served):
     assert first["usage"]["cached"] == 0
     ours, theirs = seen(two, p), seen(two, q)
     assert ours == theirs
-    assert ours["usage"]["cached"] == 0 and ours["usage"]["miss"] == prefix.DIFFERS
+    assert ours["usage"]["cached"] == 0 and ours["usage"]["miss"] == k.MISS_DIFFERS
     assert len(ours["progress"]) >= N_PROMPT // 64
     # What uid 2 filled in is its own ...
     assert ask(two, p)["usage"]["cached"] == N_PROMPT - 1
@@ -94,7 +96,7 @@ def test_running_prefix_is_not_joined(served):
         p = prompt(rng)
         one.begin("generate", ids=p, n=100, ignore_eos=True)
         r = ask(two, p)
-        assert r["usage"]["cached"] == 0 and r["usage"]["miss"] == (prefix.DIFFERS if i else prefix.EMPTY)
+        assert r["usage"]["cached"] == 0 and r["usage"]["miss"] == (k.MISS_DIFFERS if i else k.MISS_EMPTY)
         mine = one.end()
         assert mine["usage"]["cached"] == 0
     assert d.status()["prompt_tokens"] == 10 * N_PROMPT

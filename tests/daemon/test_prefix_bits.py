@@ -153,7 +153,7 @@ def test_warm_is_cold(pair, n):
         assert want.usage["cached"] == 0
         for _ in range(3):
             r = prefix.ask(c, ids)
-            assert r.usage["cached"] == n - 1 and r.usage["miss"] == prefix.NONE
+            assert r.usage["cached"] == n - 1 and r.usage["miss"] == k.MISS_NONE
             assert (r.ids, prefix.bits(r.logprobs)) == (want.ids, prefix.bits(want.logprobs))
         judge.right(ids, want)
         # Nothing is taken from the first position on whose log-probability is wanted.
