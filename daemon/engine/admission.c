@@ -86,12 +86,6 @@ static int fill_table(struct engine *e, struct engine_request *r, uint32_t n, bo
 	return err;
 }
 
-static void start(struct engine *e, struct engine_request *r)
-{
-	scheduler_activate(&e->sched, &r->seq);
-	engine_prefix_claim(r);
-}
-
 /*
  * There is room for the request's n blocks.  *tail: also to hold the one that the beginning of its
  * first new block is copied from; if only that is too much, it goes without.
@@ -136,6 +130,9 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 		return wait_for_blocks(e, r);
 	do {
 		err = fill_table(e, r, n, tail, now);
+		/* The block that it would copy from may be what is one too many. */
+		if (err > 0 && tail)
+			err = fill_table(e, r, n, tail = false, now);
 	} while ((err == POOL_E_QUOTA && yield_to_own(e, r)) ||
 		 (err == POOL_E_FULL && nothing_to_wait_for(e) && engine_reclaim(e, r->model, UINT64_MAX)));
 	if (err == POOL_E_QUOTA)
@@ -148,7 +145,8 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	}
 	if (!r->admit_ns)
 		r->admit_ns = clock_ns();
-	start(e, r);
+	scheduler_activate(&e->sched, &r->seq);
+	engine_prefix_claim(r);
 	return true;
 }
 
@@ -157,10 +155,8 @@ void engine_admit(struct engine *e)
 	struct sched_seq *seq;
 
 	engine_prefix_woken(e);
-	while ((seq = scheduler_ready_next(&e->sched))) {
-		engine_prefix_catch_up(request_of(seq));
-		start(e, request_of(seq));
-	}
+	while ((seq = scheduler_ready_next(&e->sched)))
+		scheduler_activate(&e->sched, seq);
 	scheduler_admit_begin(&e->sched);
 	while ((seq = scheduler_admit_next(&e->sched)))
 		if (!admit_one(e, request_of(seq)))

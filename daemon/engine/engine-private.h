@@ -161,8 +161,6 @@ int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32
 int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block);
 /* It runs from now on: others with the same tokens wait for it. */
 void engine_prefix_claim(struct engine_request *r);
-/* It could not run for a while: takes what others have computed meanwhile. */
-void engine_prefix_catch_up(struct engine_request *r);
 /* After a step: blocks that are full now are of use to others. */
 void engine_prefix_enter(struct engine_request *r);
 /* It can't go on for now: nobody waits for it. */

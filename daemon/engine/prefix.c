@@ -87,13 +87,12 @@ static enum sink_miss miss_of(const struct engine_request *r, const struct tree_
 	return of[match->miss];
 }
 
-/* Its own references to the path's blocks from the nth on. */
-static void ref_blocks(struct engine_request *r, uint32_t n)
+/* The path's blocks, with references of its own. */
+static void ref_blocks(struct engine_request *r)
 {
-	uint32_t depth = tree_path_n_blocks(&r->path);
-
-	tree_path_blocks(&r->path, n, r->blocks + n);
-	for (uint32_t i = n; i < depth; i++)
+	r->seq.n_blocks = tree_path_n_blocks(&r->path);
+	tree_path_blocks(&r->path, 0, r->blocks);
+	for (uint32_t i = 0; i < r->seq.n_blocks; i++)
 		pool_block_ref(r->model->root, r->blocks[i]);
 }
 
@@ -115,8 +114,7 @@ int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32
 	err = request_reserve_blocks(r, match.n_tokens / block_tokens);
 	if (err)
 		return err;
-	ref_blocks(r, 0);
-	r->seq.n_blocks = tree_path_n_blocks(&r->path);
+	ref_blocks(r);
 	r->seq.n_computed = r->seq.n_blocks * block_tokens;
 	*n_tail = match.n_tail;
 	*tail_block = match.tail_block;
@@ -149,23 +147,6 @@ void engine_prefix_claim(struct engine_request *r)
 
 	if (r->path.tree)
 		tree_claim(&r->path, r->tokens, n, clock_ns());
-}
-
-void engine_prefix_catch_up(struct engine_request *r)
-{
-	uint32_t n_had, n_blocks, n = n_lookup(r), block_tokens = r->model->block_tokens;
-	struct tree_match match;
-
-	if (!r->path.tree || r->seq.n_tokens - r->seq.n_computed <= block_tokens)
-		return;
-	n_had = tree_path_n_blocks(&r->path);
-	tree_lookup(&r->path, r->tokens, n, false, NULL, 0, clock_ns(), &match);
-	tree_tail_done(&r->path);
-	n_blocks = tree_path_n_blocks(&r->path);
-	for (uint32_t i = n_had; i < n_blocks; i++)
-		pool_block_unref(r->model->root, r->blocks[i]);
-	ref_blocks(r, n_had);
-	r->seq.n_computed = MAX(r->seq.n_computed, n_blocks * block_tokens);
 }
 
 void engine_prefix_enter(struct engine_request *r)

@@ -310,10 +310,12 @@ static void test_fills_pool(void **state)
 static void test_quota(void **state)
 {
 	struct accounts *accounts = fake_accounts(UINT64_MAX, UINT64_MAX, 4 * 512 * 1024 + 20000);
+	struct fake_request other = cached_request(0, 2, 60, 1);
 	struct fixture f = start_with(&config_default, accounts);
 
 	(void)state;
-	for (uint64_t id = 0; id < 8; id++) {
+	run(&f, &other);
+	for (uint64_t id = 1; id < 9; id++) {
 		struct fake_request r = make_request(id, 1, 50, 3);
 
 		r.params.ns = id % 2 ? "a" : "b";
@@ -321,6 +323,9 @@ static void test_quota(void **state)
 		assert_true(account_used(accounts, 1, ACCOUNT_KV) <= 4 * 512 * 1024 + 20000);
 		assert_true(account_used(accounts, 1, ACCOUNT_KV) > 0);
 	}
+	/* What another has does not go for it, though it is older; all but its last block, which is in the way of a copy. */
+	other.id = 9;
+	assert_int_equal(run(&f, &other), 60 - 48);
 	stop(&f);
 }
 
