@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-#define KB_ABI_VERSION 1
+#define KB_ABI_VERSION 2
 
 /*
  * Element and block types; numbers and layouts are GGUF's (ggml.h, enum
@@ -174,6 +174,14 @@ struct kb_seq {
 	uint32_t first_pos;		/* position of the first row */
 	uint32_t n_blocks;		/* covers positions 0 .. first_pos + n_rows - 1 */
 	const uint32_t *block_table;	/* [n_blocks] block numbers, by position / block_tokens */
+	/*
+	 * Attention mass, where kb_ops.measures_mass: [n_blocks] or NULL; an output, there after step_wait().
+	 * mass[i] is the share of softmax weight that block i drew from the row, averaged over all heads of
+	 * the geometry's layers; with all layers in the step the sum is 1.  Layers with a window give blocks
+	 * outside of it nothing.  Untouched where n_rows is not 1 or the backend had no room to measure.
+	 * Logits and stored KV have the same bits with it and without.
+	 */
+	float *mass;
 };
 
 /*
@@ -297,9 +305,8 @@ struct kb_ops {
 	/* optional: seal a full block's layer into its compressed form (Q4);
 	 * absent: kv_type Q4 is refused. */
 	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);
-	/* optional: attention mass per block of the last step; stand-in: recency
-	 * and hits alone. */
-	int (*attention_mass)(const struct kb_workspace *ws, float *mass, uint32_t n);
+	/* optional: kb_seq.mass is honoured; stand-in: recency and hits alone. */
+	bool measures_mass;
 	/* optional: sampling on the device; stand-in: step_logits() and the
 	 * host's sampler. */
 	int (*argmax)(struct kb_workspace *ws, int32_t *tokens);

@@ -196,6 +196,7 @@ static const struct kb_ops ops = {
 	.step_wait = kc_step_wait,
 	.step_logits = kc_step_logits,
 	.copy_tokens = cpu_copy_tokens,
+	.measures_mass = true,
 };
 
 static int find_level(const char *name, const struct kc_level **out)

@@ -18,6 +18,8 @@
 #include "threads.h"
 
 #define KC_SEGMENT 512u		/* positions of one attention segment */
+#define KC_GRANULE 16u		/* positions whose weights are added for the attention mass: in one block */
+#define KC_GRANULES (KC_SEGMENT / KC_GRANULE)
 #define KC_MAX_HEAD_DIM 512u
 #define KC_MAX_QUERIES 64u	/* queries that share one pass over K and V */
 #define KC_TILE_ROWS 64u	/* most batch rows of one product task */
@@ -113,6 +115,7 @@ struct kc_queries {
 struct kc_partial {
 	float *m, *l;	/* [n] maximum; sum of exp(s - m), 0 where no position is visible */
 	float *o;	/* [n][head_dim] sum of exp(s - m) v */
+	float *mass;	/* NULL: not wanted; [n][KC_GRANULES] sums of exp(s - m), where l is not 0 */
 };
 
 /*

@@ -19,6 +19,22 @@ static float score(const struct kc_queries *a, const float *q, uint32_t t)
 	return a->softcap > 0 ? kc_softcap(s, a->softcap) : s;
 }
 
+/* Sums of the weights of positions t0 .. t1 - 1, granule by granule of their segment. */
+static void sum_granules(const float *p, uint32_t t0, uint32_t t1, float *mass)
+{
+	for (uint32_t g = 0; g < KC_GRANULES; g++) {
+		float weights[KC_LANES] = { 0 };
+
+		for (uint32_t i = 0; i < KC_GRANULE; i++) {
+			uint32_t t = t0 / KC_SEGMENT * KC_SEGMENT + g * KC_GRANULE + i;
+
+			if (t >= t0 && t < t1)
+				weights[i] = p[t - t0];
+		}
+		mass[g] = kc_ref_tree(weights);
+	}
+}
+
 /* One query over positions t0 .. t1 - 1; p is room for their weights. */
 static void attend_query(const struct kc_queries *a, const float *q, uint32_t t0, uint32_t t1, float *m,
 			 float *l, float *o, float *p)
@@ -53,6 +69,8 @@ void kc_ref_attend(const struct kc_queries *a, uint32_t segment, const struct kc
 		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1)) {
 			attend_query(a, q, t0, t1, &out->m[j], &out->l[j], out->o + (size_t)j * a->head_dim,
 				     scratch);
+			if (out->mass)
+				sum_granules(scratch, t0, t1, out->mass + (size_t)j * KC_GRANULES);
 			continue;
 		}
 		out->m[j] = -INFINITY;

@@ -222,6 +222,22 @@ static void softmax(float *p, uint32_t r0, uint32_t r1, float *m, float *l)
 	*l = vf_reduce_add(sums);
 }
 
+/* Sums of the weights of each granule; positions r0 .. r1 - 1 of the segment have one. */
+static void sum_granules(const float *p, uint32_t r0, uint32_t r1, float *mass)
+{
+	uint32_t begin = r0 / KC_GRANULE, end = (r1 + KC_GRANULE - 1) / KC_GRANULE;
+
+	memset(mass, 0, KC_GRANULES * sizeof(*mass));
+	for (uint32_t g = begin; g < end; g++) {
+		vf v[VN];
+
+		UNROLL
+		for (int i = 0; i < VN; i++)
+			v[i] = vf_load(p + g * KC_GRANULE + i * VW);
+		mass[g] = vf_reduce_add(v);
+	}
+}
+
 /* o += sum over n positions of p v, for n_queries queries and n_vecs vectors of channels. */
 SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n,
 			    const int n_queries, const int n_vecs)
@@ -341,9 +357,12 @@ static void simd_attend(const struct kc_queries *a, uint32_t segment, const stru
 	for (uint32_t j = 0; j < n; j++) {
 		out->m[j] = -INFINITY;
 		out->l[j] = 0;
-		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
-			softmax(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base, &out->m[j],
-				&out->l[j]);
+		if (!kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
+			continue;
+		softmax(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base, &out->m[j], &out->l[j]);
+		if (out->mass)
+			sum_granules(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base,
+				     out->mass + (size_t)j * KC_GRANULES);
 	}
 	memset(out->o, 0, (size_t)n * a->head_dim * sizeof(float));
 	for (uint32_t t = first; t < end; t += TILE) {

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "elementary.h"
+
 static size_t block_offset(const struct kb_geometry *g, uint32_t layer, uint32_t head, bool value)
 {
 	size_t plane = (size_t)g->block_tokens * g->head_dim * sizeof(uint16_t);
@@ -147,7 +149,8 @@ static struct kc_queries queries_of(const struct kc_phase *p, const struct kc_it
 
 static struct kc_partial partial_at(const struct kc_partial *base, size_t j, uint32_t head_dim)
 {
-	return (struct kc_partial){ base->m + j, base->l + j, base->o + j * head_dim };
+	return (struct kc_partial){ base->m + j, base->l + j, base->o + j * head_dim,
+				    base->mass ? base->mass + j * KC_GRANULES : NULL };
 }
 
 static void store_normalized(float *y, const float *o, float l, uint32_t head_dim)
@@ -202,6 +205,8 @@ static void run_attention(const struct kc_phase *p, uint32_t task, uint32_t thre
 	a = queries_of(p, item, kv_head);
 	out = partial_at(&ws->slots, (size_t)item->slot * ws->desc.n_heads + (size_t)kv_head * a.n_heads,
 			 a.head_dim);
+	if (!ws->batch.seqs[item->seq].mass)
+		out.mass = NULL;
 	ws->be->level->attend(&a, item->segment, &out, scratch);
 }
 
@@ -221,6 +226,44 @@ int kc_attention(struct kb_workspace *ws, uint32_t layer, const struct kb_attent
 	return 0;
 }
 
+/* What a segment's blocks drew: the sums of their granules, times factor. */
+static void add_segment_mass(const float *granules, uint32_t block_tokens, uint32_t n_blocks, float factor,
+			     float *mass)
+{
+	uint32_t per_block = block_tokens / KC_GRANULE;
+
+	for (uint32_t b = 0; b < n_blocks; b++, granules += per_block) {
+		float sum = granules[0];
+
+		for (uint32_t g = 1; g < per_block; g++)
+			sum += granules[g];
+		mass[b] += sum * factor;
+	}
+}
+
+/*
+ * One head's part of the sequence's attention mass.  Each segment's sums are brought to the scale of the
+ * merged softmax (m, l).  first: the first segment's own m and l, since that slot has the merged ones.
+ */
+static void add_mass(const struct kb_workspace *ws, const struct kc_row *row, uint32_t head, const float first[2])
+{
+	const struct kb_geometry *g = ws->batch.geometry;
+	uint32_t n_heads = ws->desc.n_heads, per_segment = KC_SEGMENT / g->block_tokens;
+	uint32_t n_blocks = row->pos / g->block_tokens + 1;
+	size_t slot = (size_t)row->slot * n_heads + head;
+	float m = ws->slots.m[slot], share = 1.0f / (ws->slots.l[slot] * (float)(g->n_layers * n_heads));
+	float *mass = ws->batch.seqs[row->seq].mass;
+
+	for (uint32_t i = 0; i < row->n_slots; i++, slot += n_heads, n_blocks -= KC_MIN(n_blocks, per_segment)) {
+		float segment_m = i ? ws->slots.m[slot] : first[0], l = i ? ws->slots.l[slot] : first[1];
+
+		if (l != 0)
+			add_segment_mass(ws->slots.mass + slot * KC_GRANULES, g->block_tokens,
+					 KC_MIN(n_blocks, per_segment), kc_exp(segment_m - m) * share,
+					 mass + i * per_segment);
+	}
+}
+
 /* The partial results of a row that was spread over segments, merged in order. */
 static void merge_slots(const struct kb_workspace *ws, uint32_t row_index)
 {
@@ -230,10 +273,13 @@ static void merge_slots(const struct kb_workspace *ws, uint32_t row_index)
 
 	for (uint32_t h = 0; h < n_heads; h++, y += head_dim) {
 		struct kc_partial sum = partial_at(&ws->slots, (size_t)row->slot * n_heads + h, head_dim);
+		float first[2] = { *sum.m, *sum.l };
 
 		for (uint32_t i = 1; i < row->n_slots; i++)
 			ws->be->level->merge(sum.m, sum.l, sum.o, &sum, i * n_heads, head_dim);
 		store_normalized(y, sum.o, *sum.l, head_dim);
+		if (ws->batch.seqs[row->seq].mass)
+			add_mass(ws, row, h, first);
 	}
 }
 

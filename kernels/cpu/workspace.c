@@ -77,6 +77,7 @@ static void carve_all(struct kb_workspace *ws, struct carve *c)
 	ws->slots.m = carve(c, (uint64_t)ws->n_slots * d->n_heads, sizeof(float));
 	ws->slots.l = carve(c, (uint64_t)ws->n_slots * d->n_heads, sizeof(float));
 	ws->slots.o = carve(c, (uint64_t)ws->n_slots * q_dim, sizeof(float));
+	ws->slots.mass = carve(c, (uint64_t)ws->n_slots * d->n_heads, KC_GRANULES * sizeof(float));
 	ws->scratch = carve(c, ws->scratch_floats * kc_threads_n(ws->be->threads), sizeof(float));
 }
 
@@ -218,24 +219,42 @@ static void add_item(struct kb_workspace *ws, struct kc_item item)
 	ws->items[ws->n_items++] = item;
 }
 
-/* Cuts the batch into attention items, the late (long) ones of a sequence first. */
+/* Spreads a sequence of one row over slots, one for each segment; false: too few are left after n_used. */
+static bool spread(struct kb_workspace *ws, uint32_t i, uint32_t *n_used)
+{
+	const struct kb_seq *s = &ws->batch.seqs[i];
+	uint32_t n_segments = s->first_pos / KC_SEGMENT + 1;
+
+	if (s->n_rows != 1 || n_segments > ws->n_slots - *n_used)
+		return false;
+	ws->rows[s->first_row].slot = *n_used;
+	ws->rows[s->first_row].n_slots = n_segments;
+	for (uint32_t j = 0; j < n_segments; j++)
+		add_item(ws, (struct kc_item){ i, s->first_row, 1, j, (*n_used)++ });
+	return true;
+}
+
+/*
+ * Cuts the batch into attention items, the late (long) ones of a sequence first.  Those whose attention
+ * mass is wanted are spread, even over one segment: a slot is where it is kept.
+ */
 static void make_items(struct kb_workspace *ws)
 {
-	uint32_t tile = rows_per_item(ws), slots_left = ws->n_slots, slot = 0;
+	uint32_t tile = rows_per_item(ws), n_used = 0;
 
 	ws->n_items = 0;
 	for (uint32_t i = 0; i < ws->batch.n_seqs; i++) {
 		const struct kb_seq *s = &ws->batch.seqs[i];
-		uint32_t n_segments = s->first_pos / KC_SEGMENT + 1;
 
-		if (s->n_rows == 1 && n_segments > 1 && n_segments <= slots_left) {
-			ws->rows[s->first_row].slot = slot;
-			ws->rows[s->first_row].n_slots = n_segments;
-			for (uint32_t j = 0; j < n_segments; j++)
-				add_item(ws, (struct kc_item){ i, s->first_row, 1, j, slot++ });
-			slots_left -= n_segments;
+		if (s->mass && spread(ws, i, &n_used))
+			memset(s->mass, 0, s->n_blocks * sizeof(*s->mass));
+	}
+	for (uint32_t i = 0; i < ws->batch.n_seqs; i++) {
+		const struct kb_seq *s = &ws->batch.seqs[i];
+
+		if (ws->rows[s->first_row].slot != KC_NO_SLOT ||
+		    (s->first_pos >= KC_SEGMENT && spread(ws, i, &n_used)))
 			continue;
-		}
 		for (uint32_t j = (s->n_rows + tile - 1) / tile; j-- > 0;)
 			add_item(ws, (struct kc_item){i, s->first_row + j * tile,
 						      KC_MIN(tile, s->n_rows - j * tile), KC_ALL_SEGMENTS,

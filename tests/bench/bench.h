@@ -64,6 +64,11 @@ int probe_read(struct probe *p, uint32_t passes, double *rate);
 /* Measures and prints; level NULL: the best. */
 int products_run(FILE *out, const char *level, uint32_t reps);
 
+/* --- mass.c: what measuring attention mass costs ---------------------------- */
+
+/* As products_run(). */
+int mass_run(FILE *out, const char *level, uint32_t block_tokens, uint32_t reps);
+
 /* --- report.c: samples and how they are shown ----------------------------- */
 
 #define SERIES_MAX 64
@@ -78,6 +83,7 @@ struct series {
 
 void series_add(struct series *s, double rate);
 double series_median(const struct series *s);
+void series_range(const struct series *s, double *least, double *most);
 
 struct report {
 	const struct bench_options *options;

@@ -34,6 +34,7 @@ static void usage(FILE *out)
 {
 	fputs("usage: kvd-bench [OPTION...] -m MODEL\n"
 	      "       kvd-bench --products [-r N] [--level NAME]\n"
+	      "       kvd-bench --mass [-r N] [--level NAME] [--block-tokens N]\n"
 	      "\n"
 	      "Measures a model's step on this machine, without the daemon: prefill of 256 and\n"
 	      "2,048 tokens, decoding of one sequence and of eight, and the rate at which plain\n"
@@ -48,6 +49,7 @@ static void usage(FILE *out)
 	      "      --level NAME      c, avx2 or avx512 (the best there is)\n"
 	      "      --json            for programs\n"
 	      "      --products        matrix products of every type of weights instead\n"
+	      "      --mass            what measuring attention mass adds to attention instead\n"
 	      "  -h, --help\n", out);
 }
 
@@ -152,6 +154,7 @@ int main(int argc, char **argv)
 		{ "level", required_argument, NULL, 'l' },
 		{ "json", no_argument, NULL, 'j' },
 		{ "products", no_argument, NULL, 'p' },
+		{ "mass", no_argument, NULL, 'M' },
 		{ "help", no_argument, NULL, 'h' },
 		{ 0 },
 	};
@@ -166,7 +169,7 @@ int main(int argc, char **argv)
 	struct run run = { 0 };
 	struct report report;
 	uint32_t reps = 5;
-	bool json = false, products = false;
+	bool json = false, products = false, mass = false;
 	int c, r;
 
 	while ((c = getopt_long(argc, argv, "m:t:r:n:h", longs, NULL)) != -1) {
@@ -180,16 +183,18 @@ int main(int argc, char **argv)
 		case 'l': o.level = optarg; break;
 		case 'j': json = true; break;
 		case 'p': products = true; break;
+		case 'M': mass = true; break;
 		case 'h': usage(stdout); return 0;
 		default: usage(stderr); return 2;
 		}
 	}
-	if (optind < argc || (!products && (!o.model_path || !o.model_path[0]))) {
+	if (optind < argc || (!products && !mass && (!o.model_path || !o.model_path[0]))) {
 		usage(stderr);
 		return 2;
 	}
-	if (products) {
-		r = products_run(stdout, o.level, reps);
+	if (products || mass) {
+		r = products ? products_run(stdout, o.level, reps) :
+			       mass_run(stdout, o.level, o.block_tokens, reps);
 		if (r < 0)
 			fprintf(stderr, "kvd-bench: %s\n", strerror(-r));
 		return r < 0;

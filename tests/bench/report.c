@@ -34,7 +34,7 @@ double series_median(const struct series *s)
 	return (v[(s->n - 1) / 2] + v[s->n / 2]) / 2;
 }
 
-static void series_range(const struct series *s, double *least, double *most)
+void series_range(const struct series *s, double *least, double *most)
 {
 	double v[SERIES_MAX];
 

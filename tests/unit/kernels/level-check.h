@@ -367,6 +367,7 @@ static inline void partial_init(struct kc_partial *p, uint32_t n, uint32_t head_
 	p->m = must(calloc(n, sizeof(float)));
 	p->l = must(calloc(n, sizeof(float)));
 	p->o = must(calloc((size_t)n * head_dim, sizeof(float)));
+	p->mass = must(calloc((size_t)n * KC_GRANULES, sizeof(float)));
 }
 
 static inline void partial_deinit(struct kc_partial *p)
@@ -374,6 +375,33 @@ static inline void partial_deinit(struct kc_partial *p)
 	free(p->m);
 	free(p->l);
 	free(p->o);
+	free(p->mass);
+}
+
+/* The granules' sums are what l is the sum of; without them all else is the same. */
+static inline void check_mass(const struct kc_level *level, const struct kc_queries *queries, uint32_t segment,
+			      const struct kc_partial *with, uint32_t n, float *scratch)
+{
+	struct kc_partial without;
+
+	partial_init(&without, n, queries->head_dim);
+	free(without.mass);
+	without.mass = NULL;
+	level->attend(queries, segment, &without, scratch);
+	assert_same_floats(with->m, without.m, n, "m without mass");
+	assert_same_floats(with->l, without.l, n, "l without mass");
+	for (uint32_t j = 0; j < n; j++) {
+		double sum = 0;
+
+		if (with->l[j] == 0)
+			continue;
+		assert_same_floats(with->o + (size_t)j * queries->head_dim, without.o + (size_t)j * queries->head_dim,
+				   queries->head_dim, "o without mass");
+		for (uint32_t g = 0; g < KC_GRANULES; g++)
+			sum += (double)with->mass[j * KC_GRANULES + g];
+		assert_true(fabs(sum - (double)with->l[j]) <= 1e-5 * sum);
+	}
+	partial_deinit(&without);
 }
 
 static inline void check_merge(const struct kc_level *level, const struct kc_partial *sum,
@@ -432,8 +460,10 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 			assert_true(a.l[j] >= 1);
 			assert_same_floats(a.o + (size_t)j * c->head_dim, b.o + (size_t)j * c->head_dim, c->head_dim,
 					   what);
+			assert_same_floats(a.mass + j * KC_GRANULES, b.mass + j * KC_GRANULES, KC_GRANULES, what);
 			check_merge(level, &sum, &a, j, c->head_dim);
 		}
+		check_mass(level, &kv.queries, s, &b, n, scratch);
 	}
 	for (uint32_t j = 0; j < n; j++)
 		assert_true(sum.l[j] >= 1);
