@@ -116,6 +116,12 @@ static inline uint64_t kb_block_bytes(const struct kb_geometry *g)
 	return n;
 }
 
+/* Bytes of n_tokens <= block_tokens tokens of a block, 0 if the geometry is not valid. */
+static inline uint64_t kb_tokens_bytes(const struct kb_geometry *g, uint32_t n_tokens)
+{
+	return g->block_tokens ? kb_block_bytes(g) / g->block_tokens * n_tokens : 0;
+}
+
 static inline uint64_t kb_block_offset(const struct kb_geometry *g, uint32_t block)
 {
 	return (uint64_t)(block / g->blocks_per_chunk) * g->chunk_bytes +
@@ -302,6 +308,13 @@ struct kb_ops {
 	 * memcpy through the pool's mapping where host memory. */
 	int (*copy_tokens)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
 			   uint32_t n_tokens);
+	/* optional: the first n_tokens of a block to host memory, or from there: [layer][kv_head]
+	 * { K [n_tokens][head_dim], V [n_tokens][head_dim] } without gaps, kb_tokens_bytes() in all; absent: blocks
+	 * are not kept outside the pool. */
+	int (*block_read)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
+			  void *dst);
+	int (*block_write)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
+			   const void *src);
 	/* optional: seal a full block's layer into its compressed form (Q4);
 	 * absent: kv_type Q4 is refused. */
 	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);

@@ -132,15 +132,27 @@ void evict_item_deinit(struct evict *e, struct evict_item *item)
 	item->uid = NULL;
 }
 
-void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u)
+static void change_uid(struct evict *from, struct evict *to, struct evict_item *item, struct evict_uid *u)
 {
 	item->uid->n_blocks--;
-	rank_uid(e, item->uid);
-	evict_uid_unref(e, item->uid);
+	rank_uid(from, item->uid);
+	evict_uid_unref(from, item->uid);
 	item->uid = u;
 	item->base = u->base;
 	u->n_blocks++;
-	rank_uid(e, u);
+	rank_uid(to, u);
+}
+
+void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u)
+{
+	change_uid(e, e, item, u);
+}
+
+void evict_item_transfer(struct evict *from, struct evict *to, struct evict_item *item, struct evict_uid *u)
+{
+	evict_withdraw(from, item);
+	change_uid(from, to, item, u);
+	item->use = to->n_uses++;
 }
 
 void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, const struct evict_terms *terms, bool hit)

@@ -108,6 +108,12 @@ void evict_item_deinit(struct evict *e, struct evict_item *item);
 /* Another uid had it computed after all; takes over a reference to u.  It is not offered now. */
 void evict_item_move(struct evict *e, struct evict_item *item, struct evict_uid *u);
 
+/*
+ * Goes over from one order to another, in which u is its uid; takes over a reference to u. Its times, hits and
+ * mass stay. It is not offered then.
+ */
+void evict_item_transfer(struct evict *from, struct evict *to, struct evict_item *item, struct evict_uid *u);
+
 /* It was used now, and expires no earlier than these terms say; hit: what it holds was of use to another. */
 void evict_touch(struct evict *e, struct evict_item *item, uint64_t now, const struct evict_terms *terms, bool hit);
 bool evict_expired(const struct evict_item *item, uint64_t now);

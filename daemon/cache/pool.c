@@ -405,3 +405,24 @@ uint32_t pool_block_n_refs(const struct pool_root *r, uint32_t block)
 {
 	return r->blocks[block].n_refs;
 }
+
+bool pool_can_copy(const struct pool_root *r)
+{
+	const struct kb_ops *ops = r->pool->be->ops;
+
+	return ops->block_read && ops->block_write && kb_block_bytes(&r->geometry);
+}
+
+int pool_block_read(struct pool_root *r, uint32_t block, uint32_t n_tokens, void *dst)
+{
+	if (!pool_can_copy(r))
+		return -ENOTSUP;
+	return r->pool->be->ops->block_read(r->pool->device, &r->geometry, block, n_tokens, dst);
+}
+
+int pool_block_write(struct pool_root *r, uint32_t block, uint32_t n_tokens, const void *src)
+{
+	if (!pool_can_copy(r))
+		return -ENOTSUP;
+	return r->pool->be->ops->block_write(r->pool->device, &r->geometry, block, n_tokens, src);
+}

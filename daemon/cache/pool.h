@@ -15,6 +15,7 @@
 #ifndef KVD_POOL_H
 #define KVD_POOL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
 
@@ -76,6 +77,14 @@ int pool_block_get(struct pool_root *r, uid_t uid, uint32_t *block);
 void pool_block_ref(struct pool_root *r, uint32_t block);
 void pool_block_unref(struct pool_root *r, uint32_t block);
 uint32_t pool_block_n_refs(const struct pool_root *r, uint32_t block);	/* 0: a free one */
+
+/*
+ * The first n_tokens of a block to dst, or from src: kb_tokens_bytes(), see kb_ops.block_read().
+ * -ENOTSUP: the backend can't, and pool_can_copy() says so.
+ */
+bool pool_can_copy(const struct pool_root *r);
+int pool_block_read(struct pool_root *r, uint32_t block, uint32_t n_tokens, void *dst);
+int pool_block_write(struct pool_root *r, uint32_t block, uint32_t n_tokens, const void *src);
 
 /* The chunk of the pool that a block lies in. */
 static inline uint32_t pool_block_chunk(const struct pool_root *r, uint32_t block)

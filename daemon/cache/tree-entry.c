@@ -41,6 +41,7 @@ static struct tree_ns *ns_new(struct tree *t, struct tree_name name)
 	ns->hash = name_hash(t, name);
 	ns->root.id = t->next_id++;
 	ns->root.ns = ns;
+	ns->tree = t;
 	list_push_back(ns_bucket(t, ns->hash), &ns->link);
 	t->stats.n_namespaces++;
 	return ns;
@@ -132,8 +133,10 @@ void tree_unlink_child(struct tree *t, struct tree_entry *e)
 		place = &(*place)->chain;
 	*place = e->chain;
 	e->chain = NULL;
-	if (!e->pending)
-		tree_order_remove(e->parent, e);
+	if (e->pending)
+		return;
+	tree_order_remove(e->parent, e);
+	e->parent->n_resident -= !e->stored;
 }
 
 /* --- what has gone --- */
@@ -194,7 +197,7 @@ static struct tree_entry *slab_take(struct tree *t)
 
 	if (e) {
 		t->free = e->chain;
-	} else if (t->n_slab < 2 * t->config.max_entries) {
+	} else if (t->n_slab < t->max_slab) {
 		e = &t->slab[t->n_slab];
 		e->tokens = t->tokens + (size_t)t->n_slab++ * t->block_tokens;
 	} else {
@@ -248,6 +251,21 @@ int tree_entry_new(struct tree *t, struct tree_entry *parent, const int32_t *tok
 	return 0;
 }
 
+static void drop_stored(struct tree *t, struct tree_entry *e)
+{
+	t->stats.stored_bytes -= host_block_bytes(&e->host);
+	host_drop(t->config.host, &e->host, kb_tokens_bytes(pool_root_geometry(t->config.root), e->n_tokens));
+	t->stats.n_stored--;
+}
+
+void tree_offer(struct tree *t, struct tree_entry *e)
+{
+	if (!e->parent || e->n_locks || e->pending)
+		return;
+	if (e->stored ? !e->children : !e->n_resident)
+		evict_offer(tree_evict_of(t, e), &e->item);
+}
+
 void tree_entry_remove(struct tree *t, struct tree_entry *e)
 {
 	struct tree_entry *parent = e->parent;
@@ -260,15 +278,17 @@ void tree_entry_remove(struct tree *t, struct tree_entry *e)
 		list_unlink(&e->pending_link);
 	} else {
 		t->stats.tokens -= e->n_tokens;
-		pool_block_unref(t->config.root, e->block);
+		if (e->stored)
+			drop_stored(t, e);
+		else
+			pool_block_unref(t->config.root, e->block);
 	}
-	evict_item_deinit(&t->evict, &e->item);
+	evict_item_deinit(tree_evict_of(t, e), &e->item);
 	charge_deinit(&e->charge);
 	slab_put(t, e);
 	t->stats.n_entries--;
 	ns->n_entries--;
-	if (parent->parent && !parent->n_locks && !parent->children)
-		evict_offer(&t->evict, &parent->item);
+	tree_offer(t, parent);
 	ns_collect(t, ns);
 }
 
@@ -294,6 +314,7 @@ void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block)
 	e->owner = NULL;
 	list_unlink(&e->pending_link);
 	tree_order_insert(e->parent, e);
+	e->parent->n_resident++;
 	t->stats.n_pending--;
 	t->stats.tokens += e->n_tokens;
 	t->stats.entered++;
@@ -316,6 +337,31 @@ int tree_entry_move(struct tree *t, struct tree_entry *e, struct evict_uid *uid)
 	return 0;
 }
 
+int tree_entry_promote(struct tree *t, struct tree_entry *e, struct evict_uid *uid, uint32_t block)
+{
+	struct charge charge = CHARGE_NULL;
+	int err = 0;
+
+	if (e->item.uid->uid != uid->uid)
+		err = charge_entry(t, &charge, uid);
+	if (err)
+		return err;
+	if (charge.account) {
+		charge_deinit(&e->charge);
+		e->charge = charge;
+	}
+	drop_stored(t, e);
+	uid->n_refs++;
+	evict_item_transfer(host_evict(t->config.host), &t->evict, &e->item, uid);
+	e->stored = false;
+	pool_block_ref(t->config.root, block);
+	e->block = block;
+	e->parent->n_resident++;
+	t->n_locked += e->n_locks > 0;
+	tree_offer(t, e);
+	return 0;
+}
+
 /* --- locks --- */
 
 void tree_lock(struct tree *t, struct tree_entry *e)
@@ -323,8 +369,8 @@ void tree_lock(struct tree *t, struct tree_entry *e)
 	for (; e && !e->n_locks++; e = e->parent) {
 		if (!e->parent)
 			return;
-		evict_withdraw(&t->evict, &e->item);
-		t->n_locked++;
+		evict_withdraw(tree_evict_of(t, e), &e->item);
+		t->n_locked += !e->stored;
 	}
 }
 
@@ -333,12 +379,12 @@ void tree_unlock(struct tree *t, struct tree_entry *e)
 	while (!--e->n_locks && e->parent) {
 		struct tree_entry *parent = e->parent;
 
-		t->n_locked--;
+		t->n_locked -= !e->stored;
 		/* Its parent has the lock that e was, so that this goes no further up. */
 		if (!e->children && (e->pending || e->doomed))
 			tree_entry_remove(t, e);
-		else if (!e->children)
-			evict_offer(&t->evict, &e->item);
+		else
+			tree_offer(t, e);
 		e = parent;
 	}
 }

@@ -5,6 +5,7 @@
  *   tree.c          paths: lookup, claims, entering
  *   tree-entry.c    entries come, are found, locked, and go; namespaces
  *   tree-order.c    the children of an entry in the order of their tokens
+ *   tree-room.c     who goes, from the pool to the host tier or for good, and what comes back
  *   tree-control.c  pins, removal, views, figures
  */
 #ifndef KVD_TREE_PRIVATE_H
@@ -15,15 +16,19 @@
 #define TREE_NS_BUCKETS 64u
 
 /*
- *   (free) -- claimed --> PENDING -- filled --> READY --> (free)
- *      |                     `---- abandoned ------------> (free)
- *      `----- entered ------------------------> READY
+ *   (free) -- claimed --> PENDING -- filled --> READY -----------------------------> (free)
+ *      |                     |                  ^  |                                    ^
+ *      `----- entered ------)|(-----------------'  `- evicted --> STORED -- evicted ----+
+ *                            |                  ^-- restored, entered --'               |
+ *                            `---- abandoned -------------------------------------------'
  *
- * A pending entry's parent is ready, or pending and claimed by the same path.
+ * A pending entry's parent is ready, or pending and claimed by the same path.  A ready entry's parent is ready:
+ * what is stored has only stored ones below it, so that leaves go first in either tier.
  *
  * Locks: an entry is locked by each path whose `at` or `tail` it is, each pin, being pending, and each
- * child that is locked.  What is not locked can go, leaves first; a ready leaf that
- * is not locked is on offer to be evicted.  Doomed: dropped while it was locked; it goes with its last lock.
+ * child that is locked.  What is not locked can go, leaves first: a ready entry without ready children is on offer
+ * in the tree's order, a stored one without children in the host's.
+ * Doomed: dropped while it was locked; it goes with its last lock.
  */
 struct tree_entry {
 	uint64_t id;			/* 0: free */
@@ -31,13 +36,15 @@ struct tree_entry {
 	struct tree_entry *chain;	/* the next in its bucket; of free ones */
 	struct tree_ns *ns;
 	struct tree_entry *parent;	/* NULL: the root of its namespace */
-	struct tree_entry *children;	/* the ready ones: root of their treap */
+	struct tree_entry *children;	/* the ready and stored ones: root of their treap */
 	struct tree_entry *left, *right, *up;	/* in its parent's treap */
 	int32_t *tokens;		/* [n_tokens] */
 	uint32_t n_tokens, first;
 	uint32_t block;
+	struct host_block host;		/* of a stored one; empty: it was damaged */
+	uint32_t n_resident;		/* children that have a block of the pool */
 	uint32_t n_locks, n_users, n_pins;
-	bool pending, doomed;
+	bool pending, stored, doomed;
 	bool detached;			/* doomed, and neither its parent nor the index knows it */
 	struct tree_path *owner;	/* of a pending one */
 	struct list waiters;		/* for a pending one */
@@ -49,6 +56,7 @@ struct tree_entry {
 
 struct tree_ns {
 	struct list link;		/* in its bucket */
+	struct tree *tree;
 	uint64_t hash;			/* of its name */
 	uint32_t n_entries, n_paths;
 	struct tree_entry root;
@@ -68,15 +76,16 @@ struct tree {
 	struct tree_config config;
 	uint32_t block_tokens;
 	uint64_t hash_mask;
-	struct tree_entry *slab;	/* [2 * max_entries] */
-	int32_t *tokens;		/* [2 * max_entries][block_tokens] */
+	struct tree_entry *slab;	/* [max_slab] */
+	int32_t *tokens;		/* [max_slab][block_tokens] */
+	uint32_t max_slab;		/* ready, pending and stored */
 	uint32_t n_slab;		/* of it were ever used */
 	struct tree_entry *free;
 	struct tree_entry **buckets;	/* [n_buckets] by id of parent and hash */
 	uint64_t *ghosts;		/* [n_buckets] what has gone, see tree-entry.c */
 	uint32_t n_buckets;		/* a power of two */
 	uint64_t next_id;
-	uint32_t n_locked;
+	uint32_t n_locked;		/* not counting stored ones */
 	struct list namespaces[TREE_NS_BUCKETS];
 	struct list pending;		/* entries */
 	struct list woken;		/* paths */
@@ -89,6 +98,23 @@ struct tree {
 static inline bool tree_expired(const struct tree_entry *e, uint64_t now)
 {
 	return !e->n_locks && evict_expired(&e->item, now);
+}
+
+/* Stored, but what was there is damaged: it says nothing until it is computed again. */
+static inline bool tree_is_void(const struct tree_entry *e)
+{
+	return e->stored && !e->host.n_bytes;
+}
+
+static inline struct evict *tree_evict_of(struct tree *t, const struct tree_entry *e)
+{
+	return e->stored ? host_evict(t->config.host) : &t->evict;
+}
+
+static inline void tree_touch(struct tree *t, struct tree_entry *e, uint64_t now, const struct evict_terms *terms,
+			      bool hit)
+{
+	evict_touch(tree_evict_of(t, e), &e->item, now, terms, hit);
 }
 
 /* tree.c: gives up the deepest of the path's claims, of which it has one. */
@@ -108,6 +134,10 @@ void tree_entry_remove(struct tree *t, struct tree_entry *e);
 void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block);
 /* Another uid pays for it.  0, TREE_E_QUOTA, -ENOMEM. */
 int tree_entry_move(struct tree *t, struct tree_entry *e, struct evict_uid *uid);
+/* A stored one gets a block of the pool, as by tree_entry_fill(), and what was stored goes.  As tree_entry_move(). */
+int tree_entry_promote(struct tree *t, struct tree_entry *e, struct evict_uid *uid, uint32_t block);
+/* If it could go, it is on offer from now on. */
+void tree_offer(struct tree *t, struct tree_entry *e);
 /* The child with exactly these tokens, pending or not. */
 struct tree_entry *tree_child(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			      uint32_t n_tokens);
@@ -120,6 +150,9 @@ void tree_note_ghost(struct tree *t, const struct tree_entry *e, bool expired);
 /* Whether a child with these tokens went lately, and why: TREE_MISS_NONE if not. */
 enum tree_miss tree_ghost(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			  uint32_t n_tokens);
+
+/* tree-room.c: decodes a stored one into a block.  0, TREE_E_GONE: it is void now. */
+int tree_load(struct tree *t, struct tree_entry *e, uint32_t block);
 
 /* tree-order.c */
 void tree_order_insert(struct tree_entry *parent, struct tree_entry *e);

@@ -14,14 +14,18 @@
 
 static int create_memory(struct tree *t)
 {
-	uint64_t n = t->config.max_entries;
+	uint64_t n_stored = t->config.host ? host_max_blocks(t->config.host) : 0;
+	uint64_t n = 2 * (uint64_t)t->config.max_entries + n_stored;
 
+	if (n > UINT32_MAX)
+		return -EINVAL;
+	t->max_slab = (uint32_t)n;
 	t->n_buckets = GHOSTS_MIN;
-	while (t->n_buckets < n && t->n_buckets < UINT32_C(1) << 31)
+	while (t->n_buckets < n / 2 + n_stored / 2 && t->n_buckets < UINT32_C(1) << 31)
 		t->n_buckets *= 2;
 	/* As many again for those that are pending, so that claims take no place from blocks.  Touched as used. */
-	t->slab = calloc(2 * n, sizeof(*t->slab));
-	t->tokens = calloc(2 * n * t->block_tokens, sizeof(*t->tokens));
+	t->slab = calloc(n, sizeof(*t->slab));
+	t->tokens = calloc(n * t->block_tokens, sizeof(*t->tokens));
 	t->buckets = calloc(t->n_buckets, sizeof(struct tree_entry *));
 	t->ghosts = calloc(t->n_buckets, sizeof(*t->ghosts));
 	return t->slab && t->tokens && t->buckets && t->ghosts ? 0 : -ENOMEM;
@@ -38,6 +42,8 @@ int tree_new(struct tree **out, const struct tree_config *config)
 	if (!t)
 		return -ENOMEM;
 	t->config = *config;
+	if (!pool_can_copy(config->root))
+		t->config.host = NULL;
 	if (!t->config.max_entries)
 		t->config.max_entries = pool_root_capacity(config->root);
 	if (!t->config.max_pinned)
@@ -79,7 +85,7 @@ void tree_free(struct tree *t)
 int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, uid_t uid,
 		   const struct evict_terms *terms, uint64_t now)
 {
-	struct evict_uid *u;
+	struct evict_uid *u, *host_uid = NULL;
 	struct tree_ns *ns;
 	int err;
 
@@ -88,15 +94,24 @@ int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, u
 	u = evict_uid_get(&t->evict, uid);
 	if (!u)
 		return -ENOMEM;
-	err = tree_ns_get(t, name, &ns);
+	if (t->config.host) {
+		host_uid = evict_uid_get(host_evict(t->config.host), uid);
+		err = host_uid ? tree_ns_get(t, name, &ns) : -ENOMEM;
+	} else {
+		err = tree_ns_get(t, name, &ns);
+	}
 	if (err) {
 		evict_uid_unref(&t->evict, u);
+		if (host_uid)
+			evict_uid_unref(host_evict(t->config.host), host_uid);
 		return err;
 	}
-	*p = (struct tree_path){ .tree = t, .ns = ns, .uid = u, .at = &ns->root, .terms = *terms };
+	*p = (struct tree_path){ .tree = t, .ns = ns, .uid = u, .host_uid = host_uid, .at = &ns->root, .terms = *terms };
 	list_init(&p->wait_link);
 	tree_lock(t, p->at);
 	evict_uid_activity(&t->evict, u, 1, now);
+	if (host_uid)
+		evict_uid_activity(host_evict(t->config.host), host_uid, 1, now);
 	return 0;
 }
 
@@ -111,6 +126,10 @@ void tree_path_deinit(struct tree_path *p, uint64_t now)
 	tree_ns_put(t, p->ns);
 	evict_uid_activity(&t->evict, p->uid, -1, now);
 	evict_uid_unref(&t->evict, p->uid);
+	if (p->host_uid) {
+		evict_uid_activity(host_evict(t->config.host), p->host_uid, -1, now);
+		evict_uid_unref(host_evict(t->config.host), p->host_uid);
+	}
 	*p = (struct tree_path){ 0 };
 }
 
@@ -129,7 +148,7 @@ static void move_to(struct tree_path *p, struct tree_entry *e)
 static void touch_path(struct tree_path *p, const struct tree_entry *before, uint64_t now, bool hit)
 {
 	for (struct tree_entry *e = p->at; e->parent && e != before; e = e->parent)
-		evict_touch(&p->tree->evict, &e->item, now, &p->terms, hit);
+		tree_touch(p->tree, e, now, &p->terms, hit);
 }
 
 static void stop_waiting(struct tree_path *p)
@@ -146,6 +165,7 @@ void tree_path_reset(struct tree_path *p, uint64_t now)
 	touch_path(p, NULL, now, false);
 	move_to(p, &p->ns->root);
 	p->depth = 0;
+	p->restores = false;
 }
 
 uint32_t tree_path_n_blocks(const struct tree_path *p)
@@ -175,13 +195,21 @@ void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n)
 
 /* --- lookup --- */
 
-/* The full block of these tokens, if it is there to be used. */
-static struct tree_entry *ready_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
-				      uint64_t now)
+/* The full block of these tokens, if it is there to be used: in the pool, or stored. */
+static struct tree_entry *full_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
+				     uint64_t now)
 {
 	struct tree_entry *child = tree_child(t, e, tokens, t->block_tokens);
 
-	return child && !child->pending && !tree_expired(child, now) ? child : NULL;
+	return child && !child->pending && !tree_is_void(child) && !tree_expired(child, now) ? child : NULL;
+}
+
+static struct tree_entry *ready_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
+				      uint64_t now)
+{
+	struct tree_entry *child = full_child(t, e, tokens, now);
+
+	return child && !child->stored ? child : NULL;
 }
 
 /* The deepest entry below e on the way of tokens, up to position n. */
@@ -192,6 +220,19 @@ static struct tree_entry *descend(const struct tree *t, struct tree_entry *e, co
 
 	for (uint32_t end = e->first + e->n_tokens; child && n - end >= t->block_tokens; end += t->block_tokens) {
 		child = ready_child(t, e, tokens + end, now);
+		e = child ? child : e;
+	}
+	return e;
+}
+
+/* The same, beginning with what is stored below e. */
+static struct tree_entry *descend_stored(const struct tree *t, struct tree_entry *e, const int32_t *tokens,
+					 uint32_t n, uint64_t now)
+{
+	struct tree_entry *child = e;
+
+	for (uint32_t end = e->first + e->n_tokens; child && n - end >= t->block_tokens; end += t->block_tokens) {
+		child = full_child(t, e, tokens + end, now);
 		e = child ? child : e;
 	}
 	return e;
@@ -231,6 +272,8 @@ static void look_aside(struct partial *out, struct tree_entry *e, struct tree_en
 	for (; e; e = step(e)) {
 		uint32_t common = tree_common(e, tokens, n);
 
+		if (tree_is_void(e))
+			continue;
 		if (!tree_expired(e, now)) {
 			out->best = common ? e : NULL;
 			out->n = common;
@@ -279,7 +322,7 @@ static uint32_t probe(struct tree *t, struct tree_name name, const int32_t *toke
 
 	if (!ns)
 		return 0;
-	e = descend(t, &ns->root, tokens, n, now);
+	e = descend_stored(t, &ns->root, tokens, n, now);
 	end = e->first + e->n_tokens;
 	if (!t->config.whole_blocks)
 		find_partial(e, tokens + end, n - end, now, &partial);
@@ -319,7 +362,19 @@ static void hold_tail(struct tree_path *p, struct tree_entry *e, uint64_t now)
 	tree_lock(p->tree, e);
 	e->n_users++;
 	p->tail = e;
-	evict_touch(&p->tree->evict, &e->item, now, &p->terms, true);
+	tree_touch(p->tree, e, now, &p->terms, true);
+}
+
+/* Blocks stored below e on the way of tokens, up to position n. */
+static uint32_t n_stored_below(const struct tree *t, struct tree_entry *e, const int32_t *tokens, uint32_t n,
+			       uint64_t now)
+{
+	uint32_t end = e->first + e->n_tokens;
+
+	if (!t->stats.n_stored)
+		return 0;
+	e = descend_stored(t, e, tokens, n, now);
+	return (e->first + e->n_tokens - end) / t->block_tokens;
 }
 
 static void start_waiting(struct tree_path *p, struct tree_entry *e)
@@ -361,6 +416,13 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 	move_to(p, e);
 	p->depth = end / t->block_tokens;
 	touch_path(p, from, now, true);
+	out->n_tokens = end;
+	if (!p->restores)
+		p->lookup_from = begin;
+	out->n_stored = n_stored_below(t, e, tokens, n - 1, now);
+	p->restores = out->n_stored > 0;
+	if (p->restores)
+		return;
 	find_partial(e, tokens + end, n - 1 - end, now, &partial);
 	if (t->config.whole_blocks)
 		partial.n = 0;
@@ -368,10 +430,11 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		hold_tail(p, partial.best, now);
 		out->n_tail = partial.n;
 		out->tail_block = partial.best->block;
+		out->tail_stored = partial.best->stored;
 	}
 	out->n_tokens = end + partial.n;
 	out->miss = explain(p, &partial, tokens, n, also, n_also, now, out->n_tokens);
-	count_lookup(t, n - 1 - begin, out->n_tokens - begin);
+	count_lookup(t, n - 1 - p->lookup_from, out->n_tokens - p->lookup_from);
 }
 
 void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out)
@@ -389,12 +452,14 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 	pending = descend_pending(p, e, tokens, n - 1);
 	if (pending)
 		out->n_pending = pending->first + pending->n_tokens - end;
-	if (!t->config.whole_blocks)
+	out->n_stored = n_stored_below(t, e, tokens, n - 1, now);
+	if (!t->config.whole_blocks && !out->n_stored)
 		find_partial(e, tokens + end, n - 1 - end, now, &partial);
 	out->n_tail = partial.n;
+	out->tail_stored = partial.n && partial.best->stored;
 	out->n_tokens = end + partial.n;
 	if (partial.n)
-		out->n_evictable += !partial.best->n_locks;
+		out->n_evictable += !partial.best->n_locks && !partial.best->stored;
 	for (; e->parent && !e->n_locks; e = e->parent)
 		out->n_evictable++;
 }
@@ -515,11 +580,11 @@ static void exchange(struct tree_path *p, const struct tree_entry *e, uint32_t *
 	*block = e->block;
 }
 
-static void enter_child(struct tree_path *p, struct tree_entry *e, uint64_t now)
+static void enter_child(struct tree_path *p, struct tree_entry *e, uint64_t now, bool hit)
 {
 	move_to(p, e);
 	p->depth++;
-	evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
+	tree_touch(p->tree, e, now, &p->terms, hit);
 }
 
 static int refuse(struct tree_path *p, int err)
@@ -539,16 +604,20 @@ int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_
 	if (!e) {
 		err = fill_new(p, tokens, p->tree->block_tokens, now, *block, &e);
 		if (!err)
-			enter_child(p, e, now);
+			enter_child(p, e, now, false);
 	} else if (e->pending) {
 		err = fill_claimed(p, e, *block);
 		if (!err) {
-			enter_child(p, e, now);
+			enter_child(p, e, now, false);
 			tree_unlock(p->tree, e);	/* it was locked as a pending one */
 		}
+	} else if (e->stored) {
+		err = tree_entry_promote(p->tree, e, p->uid, *block);
+		if (!err)
+			enter_child(p, e, now, false);
 	} else {
 		exchange(p, e, block);
-		enter_child(p, e, now);
+		enter_child(p, e, now, false);
 	}
 	return refuse(p, err);
 }
@@ -565,97 +634,51 @@ int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint3
 		return 0;
 	find_partial(p->at, tokens, n, now, &partial);
 	e = partial.n == n ? partial.best : tree_child(p->tree, p->at, tokens, n);
+	/* With exactly these tokens, and here already. */
+	if (e && e->stored && e->n_tokens == n) {
+		err = tree_entry_promote(p->tree, e, p->uid, block);
+		if (err)
+			return refuse(p, err);
+	}
 	if (e) {
 		p->tree->stats.deduplicated++;
-		evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
+		tree_touch(p->tree, e, now, &p->terms, false);
 		return 0;
 	}
 	err = fill_new(p, tokens, n, now, block, &e);
 	if (err)
 		return refuse(p, err);
-	evict_touch(&p->tree->evict, &e->item, now, &p->terms, false);
-	evict_offer(&p->tree->evict, &e->item);
+	tree_touch(p->tree, e, now, &p->terms, false);
+	tree_offer(p->tree, e);
 	return 0;
 }
 
-/* --- room --- */
+/* --- what comes back --- */
 
-static void evict(struct tree *t, struct evict_item *item, uint64_t now)
+int tree_restore(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_t *block)
 {
-	struct tree_entry *e = list_entry(item, struct tree_entry, item);
-	bool expired = tree_expired(e, now);
+	struct tree *t = p->tree;
+	struct tree_entry *e;
+	int err = 0;
 
-	tree_note_ghost(t, e, expired);
-	evict_note_victim(&t->evict, &e->item);
-	tree_entry_remove(t, e);
-	t->stats.expired += expired;
-	t->stats.evicted += !expired;
-}
-
-bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now)
-{
-	struct evict_uid *only = NULL;
-	struct evict_item *item;
-
-	if (uid) {
-		only = evict_uid_get(&t->evict, *uid);
-		if (!only)
-			return false;
+	if (p->at->doomed)
+		return TREE_E_PARENT;
+	e = full_child(t, p->at, tokens, now);
+	if (!e)
+		return TREE_E_GONE;
+	if (e->stored) {
+		err = tree_load(t, e, *block);
+		if (!err)
+			err = tree_entry_promote(t, e, p->uid, *block);
+	} else {
+		exchange(p, e, block);
 	}
-	item = evict_victim(&t->evict, only, now);
-	if (item)
-		evict(t, item, now);
-	if (only)
-		evict_uid_unref(&t->evict, only);
-	return item != NULL;
+	if (!err)
+		enter_child(p, e, now, true);
+	return err;
 }
 
-static void evict_below(struct tree *t, struct tree_entry *e, uint64_t now)
+int tree_restore_tail(struct tree_path *p, uint32_t block)
 {
-	while (e->children) {
-		struct tree_entry *child = tree_order_first(e);
-
-		/* Down to a leaf, which goes; what is above it is met again. */
-		while (child->children)
-			child = tree_order_first(child);
-		evict(t, &child->item, now);
-	}
-	evict(t, &e->item, now);
-}
-
-void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now)
-{
-	for (uint32_t i = 0; i < t->n_slab; i++) {
-		struct tree_entry *e = &t->slab[i];
-
-		if (e->id && !e->pending && !e->n_locks && fn(arg, e->block))
-			evict_below(t, e, now);
-	}
-}
-
-void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg)
-{
-	list_for_each(l, &t->pins)
-		for (const struct tree_entry *e = list_entry(l, struct tree_pin, link)->entry; e->parent; e = e->parent)
-			fn(arg, e->block);
-}
-
-uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max)
-{
-	struct evict_item *item;
-	uint32_t n = 0;
-
-	for (; n < max && (item = evict_next_expired(&t->evict, now)); n++)
-		evict(t, item, now);
-	return n;
-}
-
-uint64_t tree_next_expiry(const struct tree *t)
-{
-	return evict_next_expiry(&t->evict);
-}
-
-uint32_t tree_n_evictable(const struct tree *t)
-{
-	return t->stats.n_entries - t->n_locked;
+	return p->tail && p->tail->stored && !tree_is_void(p->tail) ? tree_load(p->tree, p->tail, block) : TREE_E_GONE;
 }

@@ -43,6 +43,7 @@
 #include <sys/types.h>
 
 #include "daemon/cache/evict.h"
+#include "daemon/cache/host.h"
 #include "daemon/cache/pool.h"
 #include "ipc/base/account.h"
 #include "ipc/base/cleanup.h"
@@ -55,6 +56,7 @@ struct tree_entry;
 #define TREE_E_FULL 1	/* no entry is left, or none of the bounded share of pins */
 #define TREE_E_QUOTA 2	/* the uid's share is used up */
 #define TREE_E_PARENT 3	/* what is before it is not in the tree, or no longer wanted there */
+#define TREE_E_GONE 4	/* it is not there any more */
 
 #define TREE_NAME_MAX 255u	/* bytes of a namespace's name */
 
@@ -67,6 +69,7 @@ struct tree_name {
 struct tree_config {
 	struct accounts *accounts;
 	struct pool_root *root;
+	struct host *host;		/* for what is evicted, shared with other trees; NULL: none */
 	uint64_t seed;			/* of the hash: random, so that nobody makes tokens that collide */
 	uint32_t hash_bits;		/* of the hash that are used; 0: 64.  Fewer for tests */
 	uint32_t max_entries;		/* with a block, and as many pending; 0: pool_root_capacity() */
@@ -89,6 +92,7 @@ struct tree_path {
 	struct tree *tree;
 	struct tree_ns *ns;
 	struct evict_uid *uid;
+	struct evict_uid *host_uid;	/* the same in the host's order, NULL without one */
 	struct tree_entry *at;		/* its own prefix ends here; held */
 	struct tree_entry *tail;	/* held until tree_tail_done() */
 	struct tree_entry *claim;	/* the deepest pending entry of its own */
@@ -96,6 +100,8 @@ struct tree_path {
 	uint32_t depth;			/* blocks from the root to at */
 	struct evict_terms terms;
 	bool waits;
+	bool restores;			/* the last lookup found stored blocks, and is not counted yet ... */
+	uint32_t lookup_from;		/* ... it began at this position */
 };
 
 /* terms: of what the sequence uses and leaves.  0, -EINVAL, -ENOMEM. */
@@ -120,6 +126,9 @@ struct tree_match {
 	uint32_t n_tail;	/* of them in the last, partly matching block ... */
 	uint32_t tail_block;	/* ... the first n_tail tokens of this one: kb_ops.copy_tokens() puts them into
 				 * a block of the sequence's own, or a copy of the whole where the backend lacks it */
+	bool tail_stored;	/* it has no block: tree_restore_tail() puts them there */
+	uint32_t n_stored;	/* blocks after the path's that are in the host tier: n_tail is 0 and miss not known
+				 * until tree_restore() has brought them back and the lookup is repeated */
 	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
 	bool waits;		/* the path waits for them; it was not moved */
 	enum tree_miss miss;	/* at position n_tokens */
@@ -135,7 +144,8 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		 const struct tree_name *also, size_t n_also, uint64_t now, struct tree_match *out);
 /* What a lookup would find now; nothing changes, nothing is counted. */
 struct tree_peek {
-	uint32_t n_tokens, n_tail, n_pending;	/* as in tree_match */
+	uint32_t n_tokens, n_tail, n_pending, n_stored;	/* as in tree_match */
+	bool tail_stored;
 	uint32_t n_evictable;		/* entries that could be evicted now, and not once the path holds them */
 };
 void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out);
@@ -169,12 +179,26 @@ int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_
  */
 int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint32_t block, uint64_t now);
 
+/*
+ * The block after the path's is in the host tier: tokens [block_tokens] are its.  *block is the sequence's, with a
+ * reference of its own: gets the content, and the path moves on to it. Where somebody
+ * has brought it back already, *block is exchanged for the tree's.
+ * 0; TREE_E_GONE: it was damaged, or went: a miss; TREE_E_QUOTA, TREE_E_PARENT, -ENOMEM.
+ */
+int tree_restore(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_t *block);
+/* The tail of the last lookup is stored: its tokens come into a block of the sequence's own.  0, TREE_E_GONE. */
+int tree_restore_tail(struct tree_path *p, uint32_t block);
+
 /* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
 
 /* --- room --- */
 
-/* Frees one block that nobody uses, of that uid only unless NULL.  False: there is none. */
+/*
+ * Frees one block of the pool that nobody uses; where there is a host tier, it goes on there.  uid not NULL:
+ * gives back something that it is charged for, first what it has in the host tier, and for good.  False: there
+ * is none.
+ */
 bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
 /* Removes what has expired and nobody uses, at most max entries; returns how many. */
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);
@@ -188,7 +212,7 @@ typedef bool (*tree_block_fn)(void *arg, uint32_t block);
 void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now);
 /* Calls fn for every block of a pinned path, for some more than once. */
 void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg);
-/* Blocks that tree_evict() can free in all. */
+/* Blocks of the pool that tree_evict() can free in all. */
 uint32_t tree_n_evictable(const struct tree *t);
 
 /* --- control --- */
@@ -212,13 +236,17 @@ void tree_wipe(struct tree *t, const struct tree_name *name);
 /* By id, or NULL.  Looks at all entries. */
 struct tree_entry *tree_find(struct tree *t, uint64_t id);
 
+enum tree_tier { TREE_TIER_POOL, TREE_TIER_HOST };
+
 struct tree_view {
 	struct tree_entry *entry;	/* valid until the tree changes */
 	uint64_t id, parent;		/* parent 0: the root of its namespace */
 	struct tree_name name;		/* its namespace's */
 	const int32_t *tokens;
 	uint32_t n_tokens, first;	/* at positions first .. first + n_tokens - 1 */
-	uint32_t block;
+	enum tree_tier tier;
+	uint32_t block;			/* TREE_TIER_POOL */
+	uint64_t bytes;			/* in its tier; 0: it was damaged there, and says nothing */
 	uid_t uid;			/* who is charged */
 	uint32_t hits, n_users, n_pins;
 	uint64_t created, last_use, expires, score;
@@ -227,7 +255,7 @@ struct tree_view {
 	bool evictable;
 };
 
-/* All entries that hold a block, each after its parent, until fn returns false. */
+/* All entries that hold a block in either tier, each after its parent, until fn returns false. */
 typedef bool (*tree_walk_fn)(void *arg, const struct tree_view *view);
 void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg);
 
@@ -240,6 +268,9 @@ struct tree_stats {
 	uint64_t waits, abandoned;	/* lookups that waited; claims given up */
 	uint64_t entered, deduplicated, evicted, expired, refused;
 	uint64_t collisions;		/* entries that came under the hash of another */
+	uint32_t n_stored;		/* entries in the host tier */
+	uint64_t stored_bytes;		/* that they take there */
+	uint64_t stored, restored, damaged;	/* went there; came back; could not */
 };
 void tree_stats(const struct tree *t, struct tree_stats *out);
 

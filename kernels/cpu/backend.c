@@ -141,28 +141,65 @@ static bool block_in_pool(const struct kb_pool *pool, const struct kb_geometry *
 	return block / g->blocks_per_chunk < pool->bytes / g->chunk_bytes;
 }
 
-static int cpu_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
-			   uint32_t n_tokens)
+/* The geometry fits the pool, and the block and its tokens fit the geometry. */
+static bool block_is_valid(const struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens)
 {
 	uint64_t least = kb_block_bytes(g), in_chunk;
-	size_t plane, bytes;
-	uint8_t *to;
-	const uint8_t *from;
 
 	if (!least || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
 	    __builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) ||
 	    in_chunk > g->chunk_bytes)
+		return false;
+	return n_tokens <= g->block_tokens && block_in_pool(pool, g, block);
+}
+
+/* Copies the first n_bytes of each of a block's planes; they lie to_plane and from_plane bytes apart. */
+static void copy_planes(const struct kb_geometry *g, uint8_t *to, size_t to_plane, const uint8_t *from,
+			size_t from_plane, size_t n_bytes)
+{
+	size_t n_planes = (size_t)2 * g->n_layers * g->n_kv_heads;
+
+	for (size_t i = 0; i < n_planes; i++)
+		memcpy(to + i * to_plane, from + i * from_plane, n_bytes);
+}
+
+static size_t plane_bytes(const struct kb_geometry *g, uint32_t n_tokens)
+{
+	return (size_t)n_tokens * g->head_dim * sizeof(uint16_t);
+}
+
+static int cpu_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
+			   uint32_t n_tokens)
+{
+	size_t plane = plane_bytes(g, g->block_tokens);
+
+	if (!block_is_valid(pool, g, dst, n_tokens) || !block_is_valid(pool, g, src, n_tokens))
 		return -EINVAL;
-	if (n_tokens > g->block_tokens || !block_in_pool(pool, g, dst) || !block_in_pool(pool, g, src))
+	if (dst != src)
+		copy_planes(g, pool->base + kb_block_offset(g, dst), plane, pool->base + kb_block_offset(g, src), plane,
+			    plane_bytes(g, n_tokens));
+	return 0;
+}
+
+static int cpu_block_read(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
+			  void *dst)
+{
+	size_t n_bytes = plane_bytes(g, n_tokens);
+
+	if (!block_is_valid(pool, g, block, n_tokens))
 		return -EINVAL;
-	if (dst == src)
-		return 0;
-	to = pool->base + kb_block_offset(g, dst);
-	from = pool->base + kb_block_offset(g, src);
-	plane = (size_t)g->block_tokens * g->head_dim * sizeof(uint16_t);
-	bytes = (size_t)n_tokens * g->head_dim * sizeof(uint16_t);
-	for (size_t at = 0; at < least; at += plane)
-		memcpy(to + at, from + at, bytes);
+	copy_planes(g, dst, n_bytes, pool->base + kb_block_offset(g, block), plane_bytes(g, g->block_tokens), n_bytes);
+	return 0;
+}
+
+static int cpu_block_write(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
+			   const void *src)
+{
+	size_t n_bytes = plane_bytes(g, n_tokens);
+
+	if (!block_is_valid(pool, g, block, n_tokens))
+		return -EINVAL;
+	copy_planes(g, pool->base + kb_block_offset(g, block), plane_bytes(g, g->block_tokens), src, n_bytes, n_bytes);
 	return 0;
 }
 
@@ -197,6 +234,8 @@ static const struct kb_ops ops = {
 	.step_logits = kc_step_logits,
 	.copy_tokens = cpu_copy_tokens,
 	.measures_mass = true,
+	.block_read = cpu_block_read,
+	.block_write = cpu_block_write,
 };
 
 static int find_level(const char *name, const struct kc_level **out)

@@ -5,12 +5,19 @@
  * two or three different tokens, so that nearly everything has
  * something in common with something else; after each operation everything is compared.
  *
- * A block's content is the tokens that were computed into it, with all before them.  A sequence that reads
- * what other tokens gave is found at once.
+ * A block's content is the tokens that were computed into it, with all before them, and bytes that they
+ * give.  A sequence that reads what other tokens gave is found at once.
+ *
+ * With a host tier, nearly full of other blocks, victims move there; which ones is the tree's choice.
+ * At times all that is there is damaged.
  */
 #include "tree-fixture.h"
 
 #include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "ipc/base/hash.h"
 
 #define BT 4u			/* tokens of a block */
 #define MAX_TOKENS 36u
@@ -19,6 +26,9 @@
 #define N_SEQS 7u
 #define N_UIDS 3u
 #define N_ENTRIES 256u
+#define N_HOSTED 24u		/* blocks that the host tier has room for */
+#define N_BALLAST 104u
+#define BALLAST_UID 7u
 
 static const struct tree_name names[] = { { "uid:0", 5 }, { "uid:1", 5 }, { "public", 6 }, { "", 0 } };
 #define N_NAMES ARRAY_SIZE(names)
@@ -27,6 +37,7 @@ static const struct tree_name names[] = { { "uid:0", 5 }, { "uid:1", 5 }, { "pub
 struct stored {
 	bool used, zombie;	/* zombie: dropped while something held it */
 	uint64_t id;
+	bool hosted, damaged, voided;	/* in the host tier; not as it was put there; known to be so */
 	uint32_t name, n, block, n_pins;
 	int32_t tokens[MAX_TOKENS];
 	struct stored *parent;
@@ -58,7 +69,8 @@ static struct { uint32_t n; int32_t tokens[MAX_TOKENS]; uid_t uid; } content[N_B
 static struct stored gone[1 << 15];		/* evicted or expired, the last ones */
 static uint32_t n_gone, alphabet;
 static uint64_t now, entry_bytes;
-static struct { uint32_t hit, waited, woken, dedup, evicted, expired, takeover, tail, zombie, miss[6]; } seen;
+static struct { uint32_t hit, waited, woken, dedup, evicted, expired, takeover, tail, zombie, miss[6], moved, restored, entered,
+	tail_stored, damaged, vanished, shrunk; } seen;
 
 static uint32_t common(const int32_t *a, uint32_t n_a, const int32_t *b, uint32_t n_b)
 {
@@ -103,6 +115,19 @@ static bool has_children(const struct stored *e)
 	return false;
 }
 
+static bool has_ready_children(const struct stored *e)
+{
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		if (stored[i].used && stored[i].parent == e && !stored[i].hosted)
+			return true;
+	return false;
+}
+
+static bool evictable(const struct stored *e)
+{
+	return !locked(e) && (e->hosted ? !has_children(e) : !has_ready_children(e));
+}
+
 static struct stored *find_stored(uint32_t name, const int32_t *tokens, uint32_t n)
 {
 	for (uint32_t i = 0; i < N_ENTRIES; i++) {
@@ -116,7 +141,21 @@ static struct stored *find_stored(uint32_t name, const int32_t *tokens, uint32_t
 
 static bool usable(const struct stored *e)
 {
+	for (const struct stored *up = e; up; up = up->parent)
+		if (up->voided)
+			return false;
 	return now < e->expires || locked(e);
+}
+
+/* Tokens in full blocks of the pool, at most n. */
+static uint32_t in_pool(uint32_t name, const int32_t *tokens, uint32_t n)
+{
+	const struct stored *e;
+	uint32_t end = 0;
+
+	while (end + BT <= n && (e = find_stored(name, tokens, end + BT)) && !e->hosted && usable(e))
+		end += BT;
+	return end;
 }
 
 /* The longest common prefix with anything in the namespace. */
@@ -204,6 +243,13 @@ static void touch_path(struct stored *e, const struct stored *before, uint64_t t
 		touch(e, ttl);
 }
 
+static void promote(const struct seq *s, struct stored *e, uint32_t block)
+{
+	e->hosted = e->damaged = e->voided = false;
+	e->block = block;
+	e->uid = s->uid;
+}
+
 /* Zombies go when nothing holds them. */
 static void bury(void)
 {
@@ -262,11 +308,15 @@ static bool see(void *arg, const struct tree_view *v)
 	e->seen = true;
 	assert_int_equal(v->id, e->id);
 	assert_int_equal(v->parent, e->parent ? e->parent->id : 0);
-	assert_int_equal(v->block, e->block);
+	assert_int_equal(v->tier, e->hosted ? TREE_TIER_HOST : TREE_TIER_POOL);
+	if (!e->hosted)
+		assert_int_equal(v->block, e->block);
+	assert_int_equal(v->bytes, e->voided ? 0 : e->hosted ? HOST_PAGE : FIXTURE_BLOCK);
+	assert_false(!e->hosted && e->parent && e->parent->hosted);
 	assert_int_equal(v->uid, e->uid);
 	assert_int_equal(v->n_pins, e->n_pins);
 	assert_int_equal(v->expires, e->expires);
-	assert_int_equal(v->evictable, !locked(e) && !has_children(e));
+	assert_int_equal(v->evictable, evictable(e));
 	assert_ptr_equal(tree_find(f.tree, v->id), v->entry);
 	++*(uint32_t *)arg;
 	return true;
@@ -277,7 +327,7 @@ static void check_blocks(void)
 	uint32_t refs[N_BLOCKS] = { 0 }, n_used = 0, by_entry[N_BLOCKS] = { 0 };
 
 	for (uint32_t i = 0; i < N_ENTRIES; i++)
-		if (stored[i].used)
+		if (stored[i].used && !stored[i].hosted)
 			by_entry[stored[i].block]++;
 	for (uint32_t i = 0; i < N_SEQS; i++)
 		for (uint32_t k = 0; seqs[i].state != NONE && k < seqs[i].n_blocks; k++)
@@ -300,7 +350,7 @@ static void check_charges(uint32_t n_pending)
 			bytes[content[b].uid] += FIXTURE_BLOCK;
 	for (uint32_t i = 0; i < N_ENTRIES; i++)
 		if (stored[i].used)
-			bytes[stored[i].uid] += entry_bytes;
+			bytes[stored[i].uid] += entry_bytes + (stored[i].hosted && !stored[i].voided) * HOST_PAGE;
 	for (uint32_t i = 0; i < N_SEQS; i++) {
 		uint32_t n = (uint32_t)__builtin_popcount(seqs[i].claims);
 
@@ -313,6 +363,24 @@ static void check_charges(uint32_t n_pending)
 			bytes[0] += (FIXTURE_BLOCK + entry_bytes) * ((stored[i].n + BT - 1) / BT);
 	for (uid_t uid = 0; uid < N_UIDS; uid++)
 		assert_int_equal(account_used(f.accounts, uid, ACCOUNT_KV), bytes[uid]);
+}
+
+static void check_host(const struct tree_stats *stats)
+{
+	uint32_t n = 0, n_bytes = 0;
+	struct host_stats host;
+
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		n += stored[i].used && stored[i].hosted;
+		n_bytes += stored[i].used && stored[i].hosted && !stored[i].voided ? HOST_PAGE : 0;
+	}
+	assert_int_equal(stats->n_stored, n);
+	assert_int_equal(stats->stored_bytes, n_bytes);
+	if (!f.host)
+		return;
+	host_stats(f.host, &host);
+	assert_true(host.used <= host.bytes);
+	assert_int_equal(host.coded, n_bytes + N_BALLAST * HOST_PAGE);
 }
 
 static void check_waiting(void)
@@ -346,7 +414,7 @@ static void check_all(void)
 		stored[i].seen = false;
 		n_stored += stored[i].used && !stored[i].zombie;
 		n_zombies += stored[i].used && stored[i].zombie;
-		n_evictable += stored[i].used && !locked(&stored[i]);
+		n_evictable += stored[i].used && !stored[i].hosted && !locked(&stored[i]);
 		if (stored[i].used)
 			tokens += stored[i].n - (stored[i].parent ? stored[i].parent->n : 0);
 	}
@@ -361,6 +429,7 @@ static void check_all(void)
 	seen.zombie += n_zombies > 0;
 	check_blocks();
 	check_charges(stats.n_pending);
+	check_host(&stats);
 	check_waiting();
 	for (uint32_t i = 0; i < N_SEQS; i++)
 		if (seqs[i].state != NONE)
@@ -377,6 +446,12 @@ static void note_gone(const struct stored *e)
 struct ids {
 	uint32_t n;
 	uint64_t ids[N_ENTRIES];
+	bool hosted[N_ENTRIES];
+};
+
+/* What went, of each tier, or from the pool to the host. */
+struct losses {
+	uint32_t pool, host, moved, expired;	/* expired: of those of the pool */
 };
 
 static bool collect(void *arg, const struct tree_view *v)
@@ -384,15 +459,33 @@ static bool collect(void *arg, const struct tree_view *v)
 	struct ids *ids = arg;
 
 	assert_non_null(stored_of(v));
+	ids->hosted[ids->n] = v->tier == TREE_TIER_HOST;
 	ids->ids[ids->n++] = v->id;
 	return true;
 }
 
-/* What the tree has lost goes out of the model: each must have been free to go, leaves first. */
-static uint32_t follow_losses(bool only_expired)
+static void follow_moves(const struct ids *ids, struct losses *out)
 {
+	for (uint32_t k = 0; k < ids->n; k++) {
+		for (uint32_t i = 0; i < N_ENTRIES; i++) {
+			struct stored *e = &stored[i];
+
+			if (!e->used || e->zombie || e->id != ids->ids[k] || e->hosted || !ids->hosted[k])
+				continue;
+			assert_true(evictable(e));
+			assert_true(now < e->expires);
+			e->hosted = true;
+			out->moved++;
+		}
+	}
+	seen.moved += out->moved;
+}
+
+/* What the tree has lost goes out of the model: each must have been free to go, leaves first. */
+static struct losses follow_losses(bool only_expired)
+{
+	struct losses out = { 0 };
 	struct ids ids = { 0 };
-	uint32_t n = 0;
 	bool again = true;
 
 	tree_walk(f.tree, collect, &ids);
@@ -407,39 +500,49 @@ static uint32_t follow_losses(bool only_expired)
 			if (there || has_children(e))
 				continue;
 			assert_false(locked(e));
+			out.pool += !e->hosted;
+			out.host += e->hosted;
+			out.expired += !e->hosted && now >= e->expires;
 			assert_true(!only_expired || now >= e->expires);
 			note_gone(e);
 			e->used = false;
 			again = true;
-			n++;
 		}
 	}
-	return n;
+	follow_moves(&ids, &out);
+	return out;
 }
 
 static bool evict(const uid_t *uid)
 {
-	bool any = false, expired = false, done, was_expired = false;
-	uint32_t n;
+	bool any = false, any_hosted = false, expired = false, done;
+	struct losses lost;
 
 	bury();
 	for (uint32_t i = 0; i < N_ENTRIES; i++) {
 		const struct stored *e = &stored[i];
 
-		if (!e->used || locked(e) || has_children(e) || (uid && e->uid != *uid))
+		if (!e->used || !evictable(e) || (uid && e->uid != *uid))
 			continue;
-		any = true;
-		expired |= now >= e->expires;
+		any |= !e->hosted;
+		any_hosted |= e->hosted;
+		expired |= !e->hosted && now >= e->expires;
 	}
 	done = tree_evict(f.tree, uid, now);
-	assert_int_equal(done, any);
-	n = follow_losses(false);
-	assert_int_equal(n, any);
-	if (any)
-		was_expired = now >= gone[(n_gone - 1) % ARRAY_SIZE(gone)].expires;
-	if (!uid)
-		assert_int_equal(was_expired, expired);	/* what has expired goes first */
+	assert_int_equal(done, any || (uid && any_hosted));
+	lost = follow_losses(false);
+	if (uid && any_hosted) {
+		assert_int_equal(lost.pool + lost.moved, 0);
+		assert_int_equal(lost.host, 1);
+	} else {
+		assert_int_equal(lost.pool + lost.moved, any);
+	}
+	if (uid)
+		assert_int_equal(lost.moved, 0);	/* it would still be charged */
+	else
+		assert_int_equal(lost.expired, expired);	/* what has expired goes first */
 	seen.evicted += done;
+	seen.shrunk += lost.host;
 	return done;
 }
 
@@ -474,6 +577,26 @@ static void preempt(struct seq *s)
 	s->state = QUEUED;
 }
 
+static void put_bytes(uint32_t block, const int32_t *tokens, uint32_t p)
+{
+	for (int plane = 0; plane < 2; plane++) {
+		uint64_t *to = fixture_plane(pool_device(f.pool), pool_root_geometry(f.root), block, plane);
+
+		for (uint32_t i = 0; i < 4; i++)
+			to[p % BT * 4 + i] = hash_u64(tokens, (p + 1) * sizeof(*tokens), 8 * plane + i);
+	}
+}
+
+static void check_bytes(uint32_t block, const int32_t *tokens, uint32_t p)
+{
+	for (int plane = 0; plane < 2; plane++) {
+		const uint64_t *at = fixture_plane(pool_device(f.pool), pool_root_geometry(f.root), block, plane);
+
+		for (uint32_t i = 0; i < 4; i++)
+			assert_true(at[p % BT * 4 + i] == hash_u64(tokens, (p + 1) * sizeof(*tokens), 8 * plane + i));
+	}
+}
+
 /* Everything in the sequence's blocks is what its own tokens gave. */
 static void check_content(const struct seq *s)
 {
@@ -482,6 +605,7 @@ static void check_content(const struct seq *s)
 
 		assert_true(content[b].n > i);
 		assert_int_equal(common(content[b].tokens, i + 1, s->tokens, i + 1), i + 1);
+		check_bytes(b, s->tokens, i);
 	}
 }
 
@@ -509,7 +633,7 @@ static void check_miss(const struct seq *s, const struct tree_match *m)
 	}
 }
 
-static void take_found(struct seq *s, const struct tree_match *m)
+static void take_found(struct seq *s)
 {
 	uint32_t n = tree_path_n_blocks(&s->path);
 
@@ -522,28 +646,150 @@ static void take_found(struct seq *s, const struct tree_match *m)
 	assert_true(!n || s->at);
 	touch_path(s->at, NULL, s->ttl);
 	check_content(s);
-	if (!m->n_tail)
+}
+
+static void set_content(const struct seq *s, uint32_t block, uint32_t n)
+{
+	content[block].n = n;
+	memcpy(content[block].tokens, s->tokens, n * sizeof(int32_t));
+}
+
+static void lose(struct stored *e)
+{
+	e->voided = true;
+	note_gone(e);
+	seen.damaged++;
+}
+
+/* What is stored after the path comes back, as far as it goes.  False: the sequence lacked a block. */
+static bool restore(struct seq *s, uint32_t n)
+{
+	while (n--) {
+		uint32_t depth = s->at ? s->at->n / BT : 0, *block;
+		struct stored *e;
+		int err;
+
+		if (!get_block(s)) {
+			preempt(s);
+			return false;
+		}
+		block = &s->blocks[s->n_blocks - 1];
+		e = find_stored(s->name, s->tokens, (depth + 1) * BT);
+		err = tree_restore(&s->path, s->tokens + depth * BT, now, block);
+		if (!err) {
+			assert_true(e && e->hosted && !e->damaged);
+			promote(s, e, *block);
+			touch(e, s->ttl);
+			s->at = e;
+			s->n_computed += BT;
+			set_content(s, *block, s->n_computed);
+			check_content(s);
+			seen.restored++;
+			continue;
+		}
+		pool_block_unref(f.root, s->blocks[--s->n_blocks]);
+		if (e && e->damaged) {
+			assert_int_equal(err, TREE_E_GONE);
+			lose(e);
+		} else {
+			assert_int_equal(err, e ? TREE_E_QUOTA : TREE_E_GONE);
+			seen.vanished += !e;
+		}
+		return true;
+	}
+	return true;
+}
+
+static bool find_held(void *arg, const struct tree_view *v)
+{
+	struct stored *e = stored_of(v);
+
+	if (v->tier == TREE_TIER_HOST && v->n_users)
+		*(struct stored **)arg = e;
+	return true;
+}
+
+/* The tail stays until it is copied, whatever must go for the place. */
+static void take_stored_tail(struct seq *s, const struct tree_match *m)
+{
+	uint32_t block;
+
+	tree_walk(f.tree, find_held, &s->tail);
+	assert_non_null(s->tail);
+	assert_int_equal(common(s->tail->tokens, s->tail->n, s->tokens, s->n - 1), m->n_tokens);
+	touch(s->tail, s->ttl);
+	seen.tail_stored++;
+	if (!get_block(s))
 		return;
+	block = s->blocks[s->n_blocks - 1];
+	if (tree_restore_tail(&s->path, block)) {
+		assert_true(s->tail->damaged);
+		lose(s->tail);
+		return;
+	}
+	assert_false(s->tail->damaged);
+	set_content(s, block, m->n_tokens);
+	s->n_computed = m->n_tokens;
+	check_content(s);
+}
+
+static void take_tail(struct seq *s, const struct tree_match *m)
+{
+	uint8_t bytes[FIXTURE_PLAIN];
+	uint32_t block;
+
 	seen.tail++;
 	for (uint32_t i = 0; i < N_ENTRIES; i++)	/* the tail's entry is used now */
-		if (stored[i].used && !stored[i].zombie && stored[i].block == m->tail_block)
+		if (stored[i].used && !stored[i].zombie && !stored[i].hosted && stored[i].block == m->tail_block)
 			s->tail = &stored[i];
 	assert_non_null(s->tail);
 	touch(s->tail, s->ttl);
 	assert_true(content[m->tail_block].n >= m->n_tokens);
 	assert_int_equal(common(content[m->tail_block].tokens, m->n_tokens, s->tokens, m->n_tokens), m->n_tokens);
 	assert_true(pool_block_n_refs(f.root, m->tail_block) > 0);
+	if (!get_block(s))
+		return;
+	block = s->blocks[s->n_blocks - 1];
+	pool_block_read(f.root, m->tail_block, m->n_tail, bytes);
+	pool_block_write(f.root, block, m->n_tail, bytes);
+	set_content(s, block, m->n_tokens);
+	s->n_computed = m->n_tokens;
+	check_content(s);
+}
+
+/* Some of it is stored: that comes first, and the rest of the lookup then.  False: not now. */
+static bool lookup_again(struct seq *s, struct tree_match *m)
+{
+	uint32_t best;
+
+	assert_int_equal(m->n_tail, 0);
+	if (!restore(s, m->n_stored))
+		return false;
+	best = longest(s->name, s->tokens, s->n - 1);
+	tree_lookup(&s->path, s->tokens, s->n, false, &names[2], s->name != 2, now, m);
+	if (m->n_stored) {	/* the uid's share is used up */
+		assert_int_equal(m->n_tokens, in_pool(s->name, s->tokens, best));
+		return true;
+	}
+	touch_path(s->at, NULL, s->ttl);
+	assert_int_equal(m->n_tokens, best);
+	return true;
 }
 
 static void lookup(struct seq *s)
 {
 	uint32_t best = longest(s->name, s->tokens, s->n - 1), full = best / BT * BT, pending = 0;
+	uint32_t ready = in_pool(s->name, s->tokens, full);
 	bool may_wait = below(4) != 0;
+	struct tree_peek peek;
 	struct tree_match m;
 
 	while (full + pending + BT <= s->n - 1 && claimed(s->name, s->tokens, full + pending + BT, s))
 		pending += BT;
+	tree_peek(&s->path, s->tokens, s->n, now, &peek);
+	assert_int_equal(peek.n_stored, (full - ready) / BT);
 	tree_lookup(&s->path, s->tokens, s->n, may_wait, &names[2], s->name != 2, now, &m);
+	assert_int_equal(m.n_stored, peek.n_stored);
 	assert_int_equal(m.n_pending, pending);
 	assert_int_equal(m.waits, pending && may_wait);
 	if (m.waits) {
@@ -553,18 +799,18 @@ static void lookup(struct seq *s)
 		seen.waited++;
 		return;
 	}
-	assert_int_equal(m.n_tokens, best);
-	assert_int_equal(m.n_tail, best - full);
-	check_miss(s, &m);
+	assert_int_equal(m.n_tokens, m.n_stored ? ready : best);
+	take_found(s);
+	if (m.n_stored && !lookup_again(s, &m))
+		return;
+	if (!m.n_stored)
+		check_miss(s, &m);
 	seen.hit += m.n_tokens > 0;
-	take_found(s, &m);
-	/* The tail stays until it is copied, whatever must go for the place. */
 	if (m.n_tail) {
-		if (get_block(s)) {
-			content[s->blocks[s->n_blocks - 1]].n = best;
-			memcpy(content[s->blocks[s->n_blocks - 1]].tokens, s->tokens, best * sizeof(int32_t));
-			s->n_computed = best;
-		}
+		if (m.tail_stored)
+			take_stored_tail(s, &m);
+		else
+			take_tail(s, &m);
 		tree_tail_done(&s->path);
 		s->tail = NULL;
 	}
@@ -573,6 +819,7 @@ static void lookup(struct seq *s)
 	if (below(5)) {
 		uint32_t n = tree_claim(&s->path, s->tokens, s->n, now);
 
+		full = s->at ? s->at->n : 0;
 		s->claims = ((1u << n) - 1) << full / BT;
 		for (uint32_t k = 1; k <= n; k++)	/* nobody else has or claims it */
 			assert_false(claimed(s->name, s->tokens, full + k * BT, s));
@@ -591,7 +838,11 @@ static void enter(struct seq *s)
 		return;
 	}
 	assert_false(s->at && s->at->zombie);
-	if (there) {
+	if (there && there->hosted) {
+		assert_int_equal(*block, mine);
+		promote(s, there, mine);
+		seen.entered++;
+	} else if (there) {
 		assert_int_equal(*block, there->block);
 		seen.dedup += mine != *block;
 	} else {
@@ -620,6 +871,7 @@ static void compute(struct seq *s)
 		b = s->blocks[p / BT];
 		content[b].n = p + 1;
 		memcpy(content[b].tokens, s->tokens, (p + 1) * sizeof(int32_t));
+		put_bytes(b, s->tokens, p);
 		s->n_computed++;
 		if (s->n_computed % BT == 0)
 			while ((s->at ? s->at->n : 0) + BT <= s->n_computed) {
@@ -642,6 +894,19 @@ static bool take_over(void *arg, const struct tree_view *v)
 
 	if (e->seen && v->expires == *(uint64_t *)arg)
 		e->expires = MAX(e->expires, v->expires);
+	return true;
+}
+
+static bool follow_promotion(void *arg, const struct tree_view *v)
+{
+	const struct seq *s = arg;
+	struct stored *e = stored_of(v);
+
+	if (!e->hosted || v->tier == TREE_TIER_HOST)
+		return true;
+	assert_true(e->seen);
+	assert_int_equal(e->n, s->n_computed);
+	promote(s, e, s->blocks[s->n_computed / BT]);
 	return true;
 }
 
@@ -676,6 +941,7 @@ static void keep_tail(struct seq *s)
 	} else if (n) {
 		uint64_t expires = s->ttl == EVICT_NEVER ? EVICT_NEVER : now + s->ttl;
 
+		tree_walk(f.tree, follow_promotion, s);
 		tree_walk(f.tree, take_over, &expires);
 	}
 }
@@ -773,13 +1039,31 @@ static void abandon(struct seq *s)
 static void expire(void)
 {
 	uint32_t max = below(4), n;
+	struct losses lost;
 
 	bury();
 	n = tree_expire(f.tree, now, max);
 
 	assert_true(n <= max);
-	assert_int_equal(follow_losses(true), n);
+	lost = follow_losses(true);
+	assert_int_equal(lost.pool + lost.host, n);
+	assert_int_equal(lost.moved, 0);
 	seen.expired += n;
+}
+
+/* Every page. */
+static void damage(void)
+{
+	static const char bytes[16] = "not what it was";
+	struct stat st;
+
+	if (!f.host)
+		return;
+	assert_int_equal(fstat(host_fd(f.host), &st), 0);
+	for (off_t at = 0; at < st.st_size / 4; at += HOST_PAGE)
+		assert_int_equal(pwrite(host_fd(f.host), bytes, sizeof(bytes), at), sizeof(bytes));
+	for (uint32_t i = 0; i < N_ENTRIES; i++)
+		stored[i].damaged = stored[i].used && stored[i].hosted;
 }
 
 static void random_op(void)
@@ -796,6 +1080,8 @@ static void random_op(void)
 		evict(NULL);
 	else if (op < 8)
 		expire();
+	else if (op < 9 && !below(10))
+		damage();
 	else if (s->state == NONE)
 		start(s);
 	else if (s->state == QUEUED)
@@ -814,8 +1100,25 @@ static void random_op(void)
 		compute(s);
 }
 
-static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t letters, uint64_t seed)
+/* Random bytes, each in a page of its own. */
+static void put_ballast(struct host_block *ballast)
 {
+	size_t n = BT * FIXTURE_TOKEN;
+
+	assert_int_equal(host_reserve(f.host, n), 0);
+	for (uint32_t i = 0; i < N_BALLAST; i++) {
+		for (size_t k = 0; k < n; k++)
+			((uint8_t *)host_plain(f.host))[k] = (uint8_t)below(256);
+		assert_int_equal(host_encode(f.host, n), 0);
+		assert_int_equal(host_put(f.host, BALLAST_UID, &ballast[i]), 0);
+	}
+}
+
+static void run_with(uint64_t host_bytes, uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t letters,
+		     uint64_t seed)
+{
+	struct host_block ballast[N_BALLAST] = { 0 };
+
 	memset(stored, 0, sizeof(stored));
 	memset(seqs, 0, sizeof(seqs));
 	memset(gone, 0, sizeof(gone));
@@ -823,8 +1126,12 @@ static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t le
 	fixture_seed = seed;
 	alphabet = letters;
 	now = 1000;
-	fixture_init(&f, N_CHUNKS, BT, max_kv,
-		     (struct tree_config){ .seed = seed, .hash_bits = hash_bits, .idle_ns = 50 });
+	fixture_init_host(&f, N_CHUNKS, BT, max_kv, host_bytes,
+			  (struct tree_config){ .seed = seed, .hash_bits = hash_bits, .idle_ns = 50 });
+	if (f.host) {
+		assert_int_equal(host_max_blocks(f.host), N_BALLAST + N_HOSTED);
+		put_ballast(ballast);
+	}
 	for (uint32_t i = 0; i < n_ops; i++) {
 		random_op();
 		check_all();
@@ -833,7 +1140,14 @@ static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t le
 		if (seqs[i].state != NONE)
 			end(&seqs[i]);
 	check_all();
+	for (uint32_t i = 0; f.host && i < N_BALLAST; i++)
+		host_drop(f.host, &ballast[i], BT * FIXTURE_TOKEN);
 	fixture_deinit(&f);
+}
+
+static void run(uint32_t hash_bits, uint32_t n_ops, uint64_t max_kv, uint32_t letters, uint64_t seed)
+{
+	run_with(0, hash_bits, n_ops, max_kv, letters, seed);
 }
 
 static uint32_t n_ops(void)
@@ -863,6 +1177,17 @@ static void test_quota(void **state)
 	run(6, n_ops(), 14 * FIXTURE_BLOCK, 2, 6);
 }
 
+static void test_host(void **state)
+{
+	run_with(HOST_BYTES_MIN, 0, n_ops(), UINT64_MAX, 2, 7);
+	run_with(HOST_BYTES_MIN, 4, n_ops(), UINT64_MAX, 3, 8);
+}
+
+static void test_host_quota(void **state)
+{
+	run_with(HOST_BYTES_MIN, 8, n_ops(), 14 * FIXTURE_BLOCK, 2, 9);
+}
+
 /* The random operations have come to all that they are meant to try. */
 static void test_reached(void **state)
 {
@@ -870,6 +1195,8 @@ static void test_reached(void **state)
 	assert_true(seen.dedup > 50 && seen.evicted > 500 && seen.expired > 50 && seen.tail > 100 && seen.zombie > 20);
 	for (uint32_t i = 0; i < ARRAY_SIZE(seen.miss); i++)
 		assert_true(seen.miss[i] > 10);
+	assert_true(seen.moved > 1000 && seen.restored > 200 && seen.shrunk > 100 && seen.tail_stored > 50);
+	assert_true(seen.damaged > 10 && seen.vanished > 0 && seen.entered > 10);
 }
 
 int main(void)
@@ -879,6 +1206,8 @@ int main(void)
 		cmocka_unit_test(test_8_bits),
 		cmocka_unit_test(test_4_bits),
 		cmocka_unit_test(test_quota),
+		cmocka_unit_test(test_host),
+		cmocka_unit_test(test_host_quota),
 		cmocka_unit_test(test_reached),
 	};
 

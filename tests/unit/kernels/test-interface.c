@@ -421,6 +421,37 @@ static void test_copy_tokens(void **state)
 	toy_deinit(&toy);
 }
 
+/* Out of one block and into another: the tokens asked for, and no more. */
+static void test_block_read_write(void **state)
+{
+	struct toy toy;
+	const struct kb_geometry *g = &toy.geometry;
+	size_t planes = 2 * shape.n_layers * shape.n_kv_heads, plane = (size_t)16 * shape.head_dim, n;
+	uint16_t *from, *to, *outside;
+
+	toy_init(&toy, NULL, 1, &shape, 16, 10, 8);
+	from = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 2));
+	to = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 7));
+	for (uint32_t n_tokens = 1; n_tokens <= 16; n_tokens += 5) {
+		n = planes * n_tokens * shape.head_dim;
+		assert_int_equal(kb_tokens_bytes(g, n_tokens), n * sizeof(*outside));
+		outside = calloc(n, sizeof(*outside));
+		assert_non_null(outside);
+		for (size_t i = 0; i < planes * plane; i++) {
+			from[i] = (uint16_t)(i + n_tokens);
+			to[i] = 0xffff;
+		}
+		assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, n_tokens, outside), 0);
+		assert_int_equal(toy.be->ops->block_write(toy.pool, g, 7, n_tokens, outside), 0);
+		for (size_t i = 0; i < planes * plane; i++)
+			assert_int_equal(to[i], i % plane < n_tokens * shape.head_dim ? from[i] : 0xffff);
+		free(outside);
+	}
+	assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, 17, to), -EINVAL);
+	assert_int_equal(toy.be->ops->block_write(toy.pool, g, toy.n_blocks, 1, from), -EINVAL);
+	toy_deinit(&toy);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -437,6 +468,7 @@ int main(void)
 		cmocka_unit_test(test_batch_refused),
 		cmocka_unit_test(test_operations_refused),
 		cmocka_unit_test(test_copy_tokens),
+		cmocka_unit_test(test_block_read_write),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
