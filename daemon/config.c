@@ -67,6 +67,8 @@ static const struct option_row rows[] = {
 	{ "uid-weights", KIND_SIZE, FIELD(server.uid_weights), 0, 1ull << 50, "SIZE",
 	  "model files that one user may load; root and ours: any" },
 	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
+	{ "attention-mass", KIND_FLAG, FIELD(server.attention_mass), 0, 0, "yes|no",
+	  "measure which cached blocks are attended to" },
 	{ "no-cache", KIND_FLAG, FIELD(server.no_cache), 0, 0, NULL,
 	  "recompute the whole sequence for every token" },
 	{ "idle-exit", KIND_NUMBER, FIELD(server.idle_exit_s), 0, 1u << 30, "SECONDS",
@@ -464,6 +466,7 @@ static void set_defaults(struct config *c)
 	*c = (struct config){
 		.socket_mode = -1,
 		.server = {
+			.attention_mass = true,
 			.block_tokens = 16,
 			.max_seqs = 16,
 			.prefill_quantum = 256,

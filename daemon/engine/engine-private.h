@@ -7,6 +7,7 @@
  *   admission.c  who gets in, who gets blocks
  *   reclaim.c    who is preempted for it
  *   prefix.c     what a sequence takes from the prefix tree, and leaves there
+ *   mass.c       how much attention its blocks draw
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *
@@ -77,7 +78,7 @@ struct engine {
 	struct kb_backend *be;
 	struct accounts *accounts;
 	uint32_t block_tokens, max_queue;
-	bool no_cache;
+	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
 	pthread_t thread;
 	bool thread_started;
@@ -168,6 +169,13 @@ void engine_prefix_abandon(struct engine_request *r);
 /* Its blocks are about to go from it: what it computed stays in the tree. */
 void engine_prefix_leave(struct engine_request *r);
 void engine_prefix_deinit(struct engine_request *r);
+
+/* mass.c */
+#define ENGINE_MASS_EVERY 8u	/* tokens of a sequence, of which the first is measured */
+/* Before a step, of the request's part in it: asks for attention mass where that is due. */
+void engine_mass_ask(const struct engine *e, struct engine_request *r, struct kb_seq *seq);
+/* After the step. */
+void engine_mass_take(struct engine_request *r, const struct kb_seq *seq);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);

@@ -47,6 +47,7 @@ struct engine_config {
 	uint32_t max_seqs;		/* running at once; 0: 16 */
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
 	uint32_t max_queue;		/* waiting requests; 0: 1024 */
+	bool attention_mass;		/* measure what blocks draw, for eviction, where the backend can */
 	bool no_cache;			/* recompute the whole sequence for every token: a baseline */
 	uint64_t step_delay_ns;		/* tests: sleep before each step */
 };

@@ -98,6 +98,7 @@ void engine_request_free(struct engine_request *r)
 	free((void *)r->params.sampling.bias);
 	free(r->ns);
 	free(r->blocks);
+	free(r->mass);
 	free(r->tokens);
 	free(r);
 }
@@ -119,7 +120,7 @@ uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_
 	/* Room for one more is kept: see admission.c. */
 	r->max_n_blocks = r->max_n_tokens / block_tokens + 1;
 	return sizeof(*r) + (r->ns ? strlen(r->ns) + 1 : 0) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
-	       (uint64_t)r->max_n_blocks * sizeof(*r->blocks) +
+	       (uint64_t)r->max_n_blocks * (sizeof(*r->blocks) + sizeof(*r->mass)) +
 	       r->params.sampling.n_bias * sizeof(*r->params.sampling.bias) +
 	       output_bound(&r->output, max_piece);
 }
@@ -163,6 +164,16 @@ int request_reserve_blocks(struct engine_request *r, uint32_t n)
 
 	if (!err)
 		r->blocks = blocks;
+	return err;
+}
+
+int request_reserve_mass(struct engine_request *r, uint32_t n_blocks)
+{
+	void *mass = r->mass;
+	int err = reserve_u32(&mass, &r->mass_capacity, n_blocks, r->max_n_blocks);
+
+	if (!err)
+		r->mass = mass;
 	return err;
 }
 

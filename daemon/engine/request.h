@@ -31,6 +31,8 @@ struct engine_request {
 	uint32_t tokens_capacity, max_n_tokens;	/* the most that it can get to */
 	uint32_t *blocks;		/* [blocks_capacity], by position */
 	uint32_t blocks_capacity, max_n_blocks;
+	float *mass;			/* [mass_capacity] attention that blocks draw, of the step in flight */
+	uint32_t mass_capacity;
 	uint32_t n_prompt, n_generated, n_preempted;
 	char *ns;			/* of the cache; NULL: it has no part in it */
 	struct tree_path path;		/* in the model's tree, where it has one */
@@ -64,6 +66,7 @@ void request_note_prompt(struct engine_request *r, float logprob);
 /* 0 or -ENOMEM. */
 int request_append_token(struct engine_request *r, int32_t id);
 int request_reserve_blocks(struct engine_request *r, uint32_t n);
+int request_reserve_mass(struct engine_request *r, uint32_t n_blocks);
 
 /* As the sink's last figures; now_ns is the end. */
 void request_usage(const struct engine_request *r, uint64_t now_ns, struct output_usage *out);

@@ -27,6 +27,7 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 		.n_blocks = (end + block_tokens - 1) / block_tokens,
 		.block_table = r->blocks,
 	};
+	engine_mass_ask(e, r, &e->seqs[b->n_seqs - 1]);
 	b->n_rows += seq->n_rows;
 	*entry = (struct step_entry){
 		.request = r, .first_logits = b->n_logits, .generates = wants_logits(r),
@@ -181,6 +182,8 @@ void engine_step(struct engine *e, struct engine_model *em)
 		fail_batch(e, &batch, err);
 		return;
 	}
-	for (uint32_t i = 0; i < batch.n_seqs; i++)
+	for (uint32_t i = 0; i < batch.n_seqs; i++) {
+		engine_mass_take(e->entries[i].request, &e->seqs[i]);
 		advance(e, &e->entries[i]);
+	}
 }

@@ -102,6 +102,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,
 		.max_queue = h->config->max_queue,
+		.attention_mass = h->config->attention_mass,
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
 	};

@@ -36,6 +36,7 @@ struct server_config {
 	uint32_t n_threads;		/* 0: the CPUs that the process may use */
 	uint32_t prefill_quantum;
 	uint32_t idle_exit_s;		/* 0: never */
+	bool attention_mass;		/* of blocks, measured for eviction */
 	bool no_cache;
 	uint64_t step_delay_ns, load_delay_ns;	/* tests: before each step, after each read of a model */
 	uint32_t max_sessions, max_queue;	/* in all */

@@ -87,6 +87,7 @@ static void test_defaults(void **state)
 	assert_int_equal(c.server.step_delay_ns, 0);
 	assert_null(c.server.cpu_level);
 	assert_false(c.server.no_cache);
+	assert_true(c.server.attention_mass);
 	config_deinit(&c);
 
 	unsetenv("KVD_SOCKET");
@@ -119,10 +120,12 @@ static void test_all_options(void **state)
 	config_deinit(&c);
 	assert_int_equal(parse(&c,
 			       ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
-				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto"),
+				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto",
+				    "--attention-mass", "no"),
 			       &diag),
 			 0);
 	assert_true(c.server.no_cache);
+	assert_false(c.server.attention_mass);
 	assert_int_equal(c.server.idle_exit_s, 30);
 	assert_int_equal(c.server.prefill_quantum, 7);
 	assert_int_equal(c.server.n_ctx, 0);
@@ -342,7 +345,7 @@ static void test_print_reads_back(void **state)
 		ARGS("--model", "m", "--kv-memory", "2097153", "--no-cache", "--socket-mode", "0600",
 		     "--cpu-level", "c"),
 		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32",
-		     "--threads", "1"),
+		     "--threads", "1", "--attention-mass=no"),
 		ARGS("--model", "m", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5", "--uid-requests=6",
 		     "--uid-memory=7M", "--uid-kv-memory=8M", "--uid-weights=9G"),
 		ARGS("--model", "m", "--model", "n"),
@@ -371,6 +374,7 @@ static void test_print_reads_back(void **state)
 		assert_true(a.server.uid_kv_memory == b.server.uid_kv_memory);
 		assert_true(a.server.uid_memory == b.server.uid_memory);
 		assert_true(a.server.uid_weights == b.server.uid_weights);
+		assert_true(a.server.attention_mass == b.server.attention_mass);
 		assert_int_equal(a.server.n_models, b.server.n_models);
 		assert_int_equal(a.server.max_queue, b.server.max_queue);
 		free(text);

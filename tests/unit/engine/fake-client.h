@@ -224,7 +224,7 @@ static inline void fake_client_wait_released(struct fake_client *c, uint32_t n)
 	pthread_mutex_unlock(&c->lock);
 }
 
-static void fake_client_set(struct fake_client *c, bool full, bool gone)
+static inline void fake_client_set(struct fake_client *c, bool full, bool gone)
 {
 	pthread_mutex_lock(&c->lock);
 	c->full = full;

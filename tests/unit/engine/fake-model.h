@@ -79,7 +79,8 @@ static struct {
 	uint32_t n_violations;
 	const char *violation;		/* the first */
 	uint32_t max_seqs_seen, max_prefill_rows_seen;
-	uint64_t n_rows_seen, n_logits_seen;
+	uint64_t n_rows_seen, n_logits_seen, n_mass_seen;
+	bool no_room;			/* for attention mass */
 } fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static void fake_reset(uint32_t quantum)
@@ -91,7 +92,8 @@ static void fake_reset(uint32_t quantum)
 	fake.n_violations = 0;
 	fake.violation = NULL;
 	fake.max_seqs_seen = fake.max_prefill_rows_seen = 0;
-	fake.n_rows_seen = fake.n_logits_seen = 0;
+	fake.n_rows_seen = fake.n_logits_seen = fake.n_mass_seen = 0;
+	fake.no_room = false;
 }
 
 /* Lets the engine finish n more steps. */
@@ -262,6 +264,23 @@ static uint64_t fake_read_history(const struct model *m, const struct kb_batch *
 	return hash;
 }
 
+/* Block i draws i + 1 parts of n (n + 1) / 2. */
+static float fake_share(uint32_t i, uint32_t n)
+{
+	return (float)(i + 1) / ((float)n * (float)(n + 1) / 2);
+}
+
+static void fake_measure(const struct kb_seq *seq)
+{
+	if (!seq->mass)
+		return;
+	if (seq->n_rows != 1)
+		fake_violation("attention mass of a prefill is asked for");
+	fake.n_mass_seen++;
+	for (uint32_t i = 0; i < seq->n_blocks && !fake.no_room; i++)
+		seq->mass[i] = fake_share(i, seq->n_blocks);
+}
+
 static void fake_run(struct kb_workspace *ws)
 {
 	const struct kb_batch *b = ws->batch;
@@ -272,6 +291,7 @@ static void fake_run(struct kb_workspace *ws)
 		const struct kb_seq *seq = &b->seqs[s];
 		uint64_t hash = fake_read_history(ws->model, b, seq);
 
+		fake_measure(seq);
 		for (uint32_t i = 0; i < seq->n_rows; i++) {
 			uint32_t row = seq->first_row + i;
 			int32_t token = b->tokens[row];
@@ -323,6 +343,7 @@ static const struct kb_ops fake_ops = {
 	.step_wait = fake_step_wait,
 	.step_logits = fake_step_logits,
 	.copy_tokens = fake_copy_tokens,
+	.measures_mass = true,
 };
 static struct kb_backend fake_backend = { .ops = &fake_ops };
 

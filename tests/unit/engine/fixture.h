@@ -74,6 +74,7 @@ struct fixture {
 
 static const struct engine_config config_default __attribute__((unused)) = {
 	.backend = &fake_backend, .kv_memory = 12 * MIB, .max_seqs = 4, .prefill_quantum = QUANTUM,
+	.attention_mass = true,
 };
 
 static inline struct fixture start_with(const struct engine_config *config, struct accounts *accounts)

@@ -345,10 +345,10 @@ static void test_memory(void **state)
 
 	(void)state;
 	r.params.max_tokens = 40;
-	/* 40 tokens, and the blocks for 51 instead of 11 positions. */
-	assert_int_equal(memory_of(&r), least + 40 * sizeof(int32_t) + 3 * sizeof(uint32_t));
+	/* 40 tokens, and number and mass of the blocks for 51 instead of 11 positions. */
+	assert_int_equal(memory_of(&r), least + 40 * sizeof(int32_t) + 3 * (sizeof(uint32_t) + sizeof(float)));
 	r.params.max_tokens = UINT32_MAX;
-	assert_int_equal(memory_of(&r), least + 86 * sizeof(int32_t) + 6 * sizeof(uint32_t));
+	assert_int_equal(memory_of(&r), least + 86 * sizeof(int32_t) + 6 * (sizeof(uint32_t) + sizeof(float)));
 	r.params.max_tokens = 0;
 	r.params.sampling.bias = bias;
 	r.params.sampling.n_bias = 3;
