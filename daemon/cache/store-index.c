@@ -577,6 +577,15 @@ int index_best_child(struct index *x, int64_t parent, const int32_t *tokens, uin
 	return 0;
 }
 
+int index_any_child(struct index *x, int64_t parent, struct index_row *out)
+{
+	sqlite3_stmt *s = use(x, CHILDREN);
+
+	sqlite3_bind_int64(s, 1, parent);
+	sqlite3_bind_int64(s, 2, 1);
+	return first_row(x, s, out);
+}
+
 int index_by_slot(struct index *x, int64_t slot, struct index_row *out)
 {
 	sqlite3_stmt *s = use(x, BY_SLOT);

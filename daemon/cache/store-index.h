@@ -79,6 +79,8 @@ int index_child(struct index *x, int64_t parent, const int32_t *tokens, uint32_t
  */
 int index_best_child(struct index *x, int64_t parent, const int32_t *tokens, uint32_t n_tokens, int64_t now,
 		     uint32_t max, struct index_row *out, uint32_t *n_common);
+/* Any child. */
+int index_any_child(struct index *x, int64_t parent, struct index_row *out);
 /* The one in that slot. */
 int index_by_slot(struct index *x, int64_t slot, struct index_row *out);
 /* Of a namespace (0: of any) that with the greatest id below `below`. */

@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "daemon/cache/store-root.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+#define LOG_RESERVE_MAX (UINT64_C(2) << 20)
+
+uint64_t disk_log_reserve(const struct disk *d)
+{
+	return MIN(d->max_bytes / 8, LOG_RESERVE_MAX);
+}
+
+static uint64_t root_bytes(const struct disk_root *r)
+{
+	uint64_t slots, log;
+
+	if (!r->open)
+		return r->slots_bytes + r->log_bytes + r->other_bytes;
+	slots = (uint64_t)r->state.n_slots * r->slots.stride;
+	log = disk_log_reserve(r->disk);
+	return MAX(slots, r->slots_bytes) + MAX(log, r->log_bytes) + r->other_bytes;
+}
+
+uint64_t disk_bytes(const struct disk *d)
+{
+	uint64_t bytes = 0;
+
+	list_for_each(l, &d->roots)
+		bytes += root_bytes(list_entry(l, struct disk_root, link));
+	return bytes;
+}
+
+/* What there may be now: less for a while where the medium was full. */
+static uint64_t limit(const struct disk *d)
+{
+	return d->reduced_until > clock_ns() ? MIN(d->reduced_bytes, d->max_bytes) : d->max_bytes;
+}
+
+static uint64_t growable(const struct disk_root *r)
+{
+	uint64_t bytes = disk_bytes(r->disk), max = limit(r->disk);
+
+	return bytes < max ? (max - bytes) / r->slots.stride : 0;
+}
+
+bool disk_may_grow(const struct disk_root *r, uint64_t n)
+{
+	return growable(r) >= n;
+}
+
+int disk_evict(struct disk_root *r, int64_t n_free, int64_t now)
+{
+	struct index_row row;
+	int err = 0;
+
+	while (!err && r->state.n_free + r->n_freed < n_free) {
+		bool expired;
+
+		err = index_expired(r->index, now, &row);
+		expired = !err;
+		if (err == INDEX_E_NONE)
+			err = index_lowest(r->index, &row);
+		if (!err)
+			err = disk_begin(r, 1);
+		if (!err)
+			err = disk_remove_leaf(r, &row);
+		if (err)
+			break;
+		r->disk->stats.evicted += !expired;
+		r->disk->stats.expired += expired;
+	}
+	return err == INDEX_E_NONE ? 0 : err;
+}
+
+/* The last slot is not there any more, or its content is where a free one was. */
+static int give_last_slot(struct disk_root *r, void *scratch)
+{
+	int64_t last = r->state.n_slots - 1, to;
+	struct index_row row;
+	int err = disk_begin(r, 0);
+
+	if (!err)
+		err = index_free_remove(r->index, last);
+	if (!err)
+		r->state.n_free--;
+	if (err == INDEX_E_NONE) {
+		err = index_by_slot(r->index, last, &row);
+		/* Nobody's: what a failure left behind. */
+		if (err == INDEX_E_NONE) {
+			r->state.n_slots--;
+			return 0;
+		}
+		if (!err)
+			err = index_free_take(r->index, &to);
+		if (err)
+			return err;
+		r->state.n_free--;
+		r->slots_written = true;
+		r->disk->stats.moved++;
+		r->disk->stats.slot_bytes_written += r->slots.stride;
+		err = slot_copy(&r->slots, (uint64_t)last, (uint64_t)to, scratch);
+		row.slot = to;
+		if (!err)
+			err = index_update(r->index, &row);
+	}
+	if (!err)
+		r->state.n_slots--;
+	return err;
+}
+
+static int shrink(struct disk_root *r, uint64_t n, int64_t now)
+{
+	_cleanup_(freep) void *scratch = malloc(r->slots.stride);
+	int64_t target = r->state.n_slots - (int64_t)MIN(n, (uint64_t)r->state.n_slots);
+	uint32_t moved = 0;
+	int err;
+
+	if (!scratch)
+		return -ENOMEM;
+	err = disk_evict(r, r->state.n_slots - target, now);
+	if (!err)
+		err = disk_commit(r);
+	while (!err && r->state.n_slots > target) {
+		err = give_last_slot(r, scratch);
+		if (!err && ++moved % DISK_BATCH == 0)
+			err = disk_commit(r);
+	}
+	if (err && err != INDEX_E_NONE)
+		return err;
+	err = disk_commit(r);
+	return err ? err : slot_truncate(&r->slots, (uint64_t)r->state.n_slots);
+}
+
+int disk_shrink(struct disk_root *r, uint64_t n, int64_t now)
+{
+	int err = shrink(r, n, now);
+
+	if (err)
+		disk_failed(r, err, "giving room");
+	else
+		disk_root_measure(r);
+	return err;
+}
+
+/* The rank of what would go next; INT64_MAX: there is nothing. */
+static int64_t lowest_rank(struct disk_root *r)
+{
+	struct index_row row;
+	int err = index_lowest(r->index, &row);
+
+	if (err < 0)
+		disk_failed(r, err, "looking for room");
+	return err ? INT64_MAX : row.rank;
+}
+
+/* What nobody can read takes no room from what somebody can. True: it is gone. */
+static bool remove_useless(struct disk_root *r)
+{
+	if (r->n_users || disk_root_open(r) || !r->useless || disk_root_remove(r))
+		return false;
+	disk_root_free(r);
+	return true;
+}
+
+/* Who gives way: a root that nobody has open, then the one whose next to go was used longest ago. */
+static struct disk_root *victim(struct disk *d)
+{
+	struct disk_root *best = NULL;
+	int64_t best_rank = INT64_MAX;
+
+	list_for_each_safe(l, next, &d->roots) {
+		struct disk_root *r = list_entry(l, struct disk_root, link);
+		int64_t rank;
+
+		if (remove_useless(r) || !disk_root_writable(r))
+			continue;
+		rank = lowest_rank(r);
+		if (rank == INT64_MAX || !r->open)
+			continue;
+		if (!best || (!r->n_users && best->n_users) || (!r->n_users == !best->n_users && rank < best_rank)) {
+			best = r;
+			best_rank = rank;
+		}
+	}
+	return best;
+}
+
+/* A dormant root without entries is but files. */
+static void remove_empty(struct disk *d)
+{
+	list_for_each_safe(l, next, &d->roots) {
+		struct disk_root *r = list_entry(l, struct disk_root, link);
+
+		if (!r->n_users && r->open && !r->state.n_slots && !disk_root_remove(r))
+			disk_root_free(r);
+	}
+}
+
+static void shrink_for(struct disk_root *v, uint64_t bytes, int64_t now)
+{
+	/* Not again for each block: a sixteenth of it at a time. */
+	uint64_t n = MAX((bytes + v->slots.stride - 1) / v->slots.stride, (uint64_t)v->state.n_slots / 16);
+
+	if (disk_shrink(v, n, now))
+		return;
+	if (!v->n_users)
+		remove_empty(v->disk);
+}
+
+bool disk_make_room(struct disk_root *r, uint32_t n, int64_t now)
+{
+	/* Each turn takes at least a slot from somebody; bounded all the same. */
+	for (int turns = 0; turns < 64 && r->open; turns++) {
+		uint64_t bytes = disk_bytes(r->disk), max = limit(r->disk);
+		struct disk_root *v;
+
+		if (bytes <= max && (uint64_t)r->state.n_free + growable(r) >= n)
+			return true;
+		v = victim(r->disk);
+		if (!v || !r->open)
+			break;
+		if (v != r) {
+			shrink_for(v, MAX(n * r->slots.stride, bytes > max ? bytes - max : 0), now);
+		} else if (bytes > max) {
+			if (disk_shrink(r, (bytes - max + r->slots.stride - 1) / r->slots.stride, now))
+				break;
+		} else {
+			int err = disk_evict(r, n, now);
+
+			if (err)
+				disk_failed(r, err, "making room");
+			if (err || disk_commit(r))
+				break;
+			break;
+		}
+	}
+	return r->open && disk_bytes(r->disk) <= limit(r->disk) && (r->state.n_free > 0 || growable(r) > 0);
+}
+
+void disk_fit(struct disk *d)
+{
+	for (int turns = 0; turns < 64 && disk_bytes(d) > limit(d); turns++) {
+		uint64_t over = disk_bytes(d) - limit(d);
+		struct disk_root *v = victim(d);
+
+		remove_empty(d);
+		if (!v)
+			break;
+		shrink_for(v, over, 0);
+	}
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * store.h - KV blocks on disk, so that they survive the process.  FORMAT.md says what lies there.
+ *
+ * One store is one directory and one thread, which does all input and output. Inside it each root identity (model, KV
+ * type, numerics ...: everything that the stored numbers depend on but tokens and namespace) has a `struct store_root`.
+ * Entries form a tree as in tree.h: an entry is found from the one before it by its own tokens, which are always compared,
+ * in a namespace. Full blocks and, as leaves, open tails may be stored.
+ *
+ * The caller puts a request, a struct of its own, into a queue and gets it back, done, from store_poll(): nothing here
+ * blocks it, and nothing but a request's result ever says that something went wrong:
+ *
+ *     fill in -> store_put() ... -> wake() -> store_poll() -> request->done()
+ *
+ * A request and all that it points to stay alive and unchanged until done() is called. Writes wait
+ * in a bounded queue, behind all else; other requests are handled in their order. What a store_wipe or store_drop concerns is
+ * not found by requests that were put after it, nor stored by those put before.
+ *
+ * Whatever goes wrong with the disk is a miss, an event (one line for the log) and a pause before
+ * the next try: no error for anybody.
+ *
+ * Times are the caller's: ns of one clock that goes on across restarts (CLOCK_REALTIME). If it is set
+ * back, entries expire later; nothing else depends on it.
+ *
+ * Thread: one caller's, but for the callbacks in store_config. store_new() and store_stop() wait for the disk.
+ */
+#ifndef KVD_STORE_H
+#define KVD_STORE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "daemon/cache/store-slot.h"
+#include "ipc/base/cleanup.h"
+#include "ipc/base/error.h"
+#include "ipc/base/list.h"
+
+struct store;
+struct store_root;
+
+#define STORE_NEVER UINT64_MAX		/* expires: never */
+#define STORE_IDENTITY_MAX 4096u	/* bytes of fields */
+#define STORE_BYTES_MIN (UINT64_C(1) << 20)
+#define STORE_QUEUE_MAX 64u
+
+#define STORE_E_FULL 1			/* the queue of writes is full: not stored */
+
+struct store_config {
+	const char *dir;		/* made if it is missing */
+	uint64_t max_bytes;		/* of all files; at least STORE_BYTES_MIN */
+	uint32_t max_queue;		/* writes that wait; 0: STORE_QUEUE_MAX */
+	uint64_t retry_ns;		/* the first pause after an error, doubled each time; 0: a second */
+	/* On the store's thread: one sentence for the log. */
+	void (*event)(void *arg, const char *text);
+	/* On the store's thread: there is something for store_poll() after there was nothing. */
+	void (*wake)(void *arg);
+	void *arg;
+	/* For tests. */
+	const struct store_io *io;
+	uint32_t hash_bits;		/* of the tokens' hashes that are used; 0: 64 */
+};
+
+/* -EBUSY: another daemon uses the directory; -EINVAL; -errno of making or opening it, all with a sentence. */
+int store_new(struct store **out, const struct store_config *config, struct diag *diag);
+/* Handles what is queued, commits, closes everything and ends the thread. store_poll() then delivers the last requests. */
+void store_stop(struct store *s);
+/* After store_stop() and store_poll(); every root was put away. */
+void store_free(struct store *s);
+CLEANUP_DEFINE(struct store, store_free)
+
+/* --- roots --- */
+
+enum store_tag {	/* of a root identity's fields; numbers are never used again */
+	STORE_TAG_MODEL = 1,		/* hash of the content */
+	STORE_TAG_KV_TYPE = 2,
+	STORE_TAG_LAYOUT = 3,		/* layers, heads, head size, order in a block */
+	STORE_TAG_ROPE = 4,
+	STORE_TAG_ADAPTER = 5,		/* hash and scale */
+	STORE_TAG_BACKEND = 6,
+	STORE_TAG_CPU_LEVEL = 7,
+	STORE_TAG_NUMERICS = 8,
+};
+
+/* Zeroed: no fields yet. */
+struct store_identity {
+	uint32_t n;
+	bool overflow;			/* a field did not fit: store_root_new() refuses it */
+	uint8_t bytes[STORE_IDENTITY_MAX];
+};
+void store_identity_add(struct store_identity *id, enum store_tag tag, const void *data, uint32_t n);
+
+/*
+ * Opens a root in the background, or makes it. Models that have the same one share it.
+ * block_tokens: of a full block, at most STORE_TOKENS_MAX. 0, -EINVAL, -ENOMEM.
+ */
+int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity,
+		   uint32_t block_tokens, uint64_t block_bytes);
+/*
+ * Puts it away; it may be opened again. What was put before is still handled, in the background; nothing may be put
+ * for it from now on.  Its blocks stay on disk.
+ */
+void store_root_free(struct store_root *root);
+CLEANUP_DEFINE(struct store_root, store_root_free)
+
+/* --- requests --- */
+
+/* Bytes that a namespace is called by, at most STORE_NAME_MAX. */
+struct store_name {
+	const void *bytes;
+	uint32_t n;
+};
+
+enum store_result {
+	STORE_OK,
+	STORE_MISS,		/* nothing of it there, or not to be read */
+	STORE_EXISTS,		/* a write: it was there already, as `id` */
+	STORE_DROPPED,		/* a write: what is before it is not there, there is no room, or it was wiped */
+	STORE_FAILED,		/* a write: the disk */
+};
+
+enum store_kind {	/* set by the functions below */
+	STORE_OPEN, STORE_CLOSE, STORE_WRITE, STORE_LOOKUP, STORE_READ, STORE_TOUCH, STORE_DROP, STORE_WIPE,
+};
+
+/* Embedded in every request. */
+struct store_request {
+	void (*done)(struct store_request *r);	/* the caller's; called by store_poll(), may free the request */
+	enum store_result result;
+	struct list link;			/* the store's */
+	struct store_root *root;
+	enum store_kind kind;
+};
+
+/*
+ * Stores a block. Completed when it is committed. One write goes straight from `block` to the file.
+ */
+struct store_write {
+	struct store_request request;
+	struct store_name name;
+	uint64_t parent;		/* id of the entry before it (also of a write that is not done yet); 0: none */
+	const int32_t *tokens;		/* [n_tokens]; fewer than a full block: an open tail */
+	uint32_t n_tokens;
+	uint32_t first;			/* its first position */
+	uid_t uid;			/* who had it computed */
+	uint64_t now, expires;
+	const void *block;		/* [block_bytes] */
+	uint64_t id;			/* set at once, so that children may be put; another one after STORE_EXISTS */
+};
+/* 0; STORE_E_FULL: dropped and counted; done() is not called. */
+int store_write(struct store_root *root, struct store_write *w);
+
+struct store_found {
+	uint64_t id;
+	uint32_t n_tokens;		/* of the entry ... */
+	uint32_t n_common;		/* ... that are the ones asked for: less in the last one only */
+};
+
+/*
+ * The longest stored prefix of tokens below an entry; counts as a use of what it finds. Its blocks are read and
+ * verified by store_read() only.
+ */
+struct store_lookup {
+	struct store_request request;
+	struct store_name name;
+	uint64_t parent;		/* tokens follow this entry; 0: they begin the sequence */
+	const int32_t *tokens;
+	uint32_t n_tokens;
+	uint64_t now;
+	uint64_t expires;		/* what is found expires no earlier; 0: it stays as it is */
+	struct store_found *found;	/* [max_found] */
+	uint32_t max_found;
+	uint32_t n_found;		/* result */
+};
+void store_lookup(struct store_root *root, struct store_lookup *l);
+
+/* Reads a block into memory of the caller, whose content is worth something with STORE_OK only. */
+struct store_read {
+	struct store_request request;
+	struct store_name name;
+	uint64_t id, parent;		/* parent 0: it begins a sequence */
+	const int32_t *tokens;		/* that it has to begin with: at least one */
+	uint32_t n_tokens;
+	uint32_t first;
+	void *block;			/* [block_bytes] */
+	/* Results. */
+	uid_t uid;
+	uint64_t created;
+	uint32_t n_stored;
+	int32_t stored[STORE_TOKENS_MAX];	/* the tokens of the whole entry */
+};
+void store_read(struct store_root *root, struct store_read *r);
+
+/* An entry and all before it were used. */
+struct store_touch {
+	struct store_request request;
+	uint64_t id;
+	uint64_t expires;		/* no earlier; 0: as it is */
+};
+void store_touch(struct store_root *root, struct store_touch *t);
+
+/* Removes an entry and all below it. */
+struct store_drop {
+	struct store_request request;
+	uint64_t id;
+	uint64_t n_removed;		/* result */
+};
+void store_drop(struct store_root *root, struct store_drop *d);
+
+/* Removes a namespace, or all of them, from every root, also from those that are not open. */
+struct store_wipe {
+	struct store_request request;
+	bool all;
+	struct store_name name;
+	uint64_t n_removed;		/* result */
+};
+void store_wipe(struct store *s, struct store_wipe *w);
+
+/* Calls done() of what is done; returns how many. */
+uint32_t store_poll(struct store *s);
+
+/* --- figures --- */
+
+struct store_stats {
+	uint64_t bytes, max_bytes;	/* of all files; bytes counts the logs at the largest that they may become */
+	uint64_t n_roots, n_open;
+	uint64_t n_slots, n_free;	/* of the open roots */
+	uint64_t queued;		/* writes */
+	uint64_t written, exists;	/* writes done: stored; there already */
+	uint64_t dropped_full, dropped_parent, dropped_room, dropped_paused, dropped_wiped, failed;
+	uint64_t lookups, lookup_tokens, found_tokens;
+	uint64_t reads, read_ok, read_misses;
+	uint64_t damaged;		/* slots that did not fit their row or their checksum */
+	uint64_t resets;		/* indexes moved aside */
+	uint64_t errors;		/* of the disk */
+	uint64_t evicted, expired, removed, moved;
+	uint64_t tokens_written;
+	uint64_t block_bytes_written;	/* blocks alone: what there was to write */
+	uint64_t slot_bytes_written;	/* with headers, padding and slots moved */
+	uint64_t index_bytes_written;	/* pages, to the log and from there */
+	uint64_t bytes_read;
+	uint64_t commits;
+};
+/* Any thread. */
+void store_stats(struct store *s, struct store_stats *out);
+
+#endif
