@@ -62,7 +62,7 @@ struct store_config {
 	uint32_t hash_bits;		/* of the tokens' hashes that are used; 0: 64 */
 };
 
-/* -EBUSY: another daemon uses the directory; -EINVAL; -errno of making or opening it, all with a sentence. */
+/* -EBUSY: another daemon uses the directory; -EINVAL, -ENOMEM; -errno of making or opening it; with a sentence. */
 int store_new(struct store **out, const struct store_config *config, struct diag *diag);
 /* Handles what is queued, commits, closes everything and ends the thread. store_poll() then delivers the last requests. */
 void store_stop(struct store *s);
