@@ -68,7 +68,8 @@ static int parent_of(struct disk_root *r, const struct store_write *w, struct in
 	err = index_namespace(r->index, w->name.bytes, w->name.n, &ns);
 	if (!err)
 		err = index_get(r->index, (int64_t)real_id(r, w->parent), parent);
-	if (!err && (parent->ns != ns || parent->n_tokens != r->block_tokens || parent->first + parent->n_tokens != w->first))
+	if (!err && (parent->ns != ns || parent->n_tokens != r->block_tokens ||
+		     parent->first + parent->n_tokens != w->first))
 		err = INDEX_E_NONE;
 	return err;
 }
@@ -306,8 +307,9 @@ void disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 
 static bool meta_is_of(const struct slot_meta *m, const struct index_row *row)
 {
-	return m->id == (uint64_t)row->id && m->parent == (uint64_t)row->parent && m->created == (uint64_t)row->created &&
-	       m->uid == row->uid && m->first == row->first && m->n_tokens == row->n_tokens &&
+	return m->id == (uint64_t)row->id && m->parent == (uint64_t)row->parent &&
+	       m->created == (uint64_t)row->created && m->uid == row->uid && m->first == row->first &&
+	       m->n_tokens == row->n_tokens &&
 	       !memcmp(m->tokens, row->tokens, sizeof(row->tokens));
 }
 

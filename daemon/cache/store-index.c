@@ -59,8 +59,9 @@ static const char schema[] =
 	"CREATE TABLE state (one INTEGER PRIMARY KEY, root BLOB, seed INTEGER, next_id INTEGER, n_slots INTEGER,"
 	" n_free INTEGER, use INTEGER, sum INTEGER);"
 	"CREATE TABLE namespace (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, sum INTEGER);"
-	"CREATE TABLE entry (id INTEGER PRIMARY KEY, parent INTEGER NOT NULL, ns INTEGER NOT NULL, hash INTEGER NOT NULL,"
-	" first INTEGER, uid INTEGER, created INTEGER, expires INTEGER, rank INTEGER, slot INTEGER, children INTEGER,"
+	"CREATE TABLE entry (id INTEGER PRIMARY KEY, parent INTEGER NOT NULL, ns INTEGER NOT NULL,"
+	" hash INTEGER NOT NULL, first INTEGER, uid INTEGER, created INTEGER, expires INTEGER, rank INTEGER,"
+	" slot INTEGER, children INTEGER,"
 	" tokens BLOB NOT NULL, sum INTEGER);"
 	"CREATE INDEX entry_child ON entry (parent, hash);"
 	"CREATE UNIQUE INDEX entry_slot ON entry (slot) WHERE slot >= 0;"
@@ -226,9 +227,7 @@ static int configure(struct index *x)
 static int prepare(struct index *x)
 {
 	for (size_t i = 0; i < N_STATEMENTS; i++) {
-		int code = sqlite3_prepare_v3(x->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT, &x->statements[i], NULL);
-
-		if (code != SQLITE_OK)
+		if (sqlite3_prepare_v3(x->db, statements[i], -1, SQLITE_PREPARE_PERSISTENT, &x->statements[i], NULL))
 			return error_of(x->db, sqlite3_extended_errcode(x->db));
 	}
 	return 0;

@@ -128,7 +128,8 @@ static int identity_read(struct disk_root *r)
 		return -EUCLEAN;
 	r->block_tokens = get_u32(f + 12);
 	r->block_bytes = get_u64(f + 16);
-	if (!r->block_tokens || r->block_tokens > STORE_TOKENS_MAX || !r->block_bytes || r->block_bytes > SLOT_BLOCK_MAX)
+	if (!r->block_tokens || r->block_tokens > STORE_TOKENS_MAX || !r->block_bytes ||
+	    r->block_bytes > SLOT_BLOCK_MAX)
 		return -EUCLEAN;
 	err = identity_id(f, get_u32(f + 24), id, name);
 	if (err)
@@ -170,7 +171,7 @@ int disk_root_new(struct disk_root **out, struct disk *d, const char *name)
 
 void disk_root_expect(struct disk_root *r, uint8_t *identity, uint32_t n_identity, const uint8_t id[16])
 {
-	/* Open for the sake of its bytes, or by the same identity: the hash is the same, and all but surely the rest. */
+	/* It may have been opened for the sake of its bytes, as what its file says. */
 	if (r->identity && (r->n_identity != n_identity || memcmp(r->identity, identity, n_identity)))
 		disk_root_close(r);
 	free(r->identity);
@@ -320,8 +321,8 @@ static void pause_root(struct disk_root *r, int err, const char *doing)
 		d->reduced_until = clock_ns() + FULL_NS;
 	}
 	if (first)
-		disk_event(d, "cache on disk, root %.8s: %s: %s; going on without it, trying again later", r->name, doing,
-			   strerror(-err));
+		disk_event(d, "cache on disk, root %.8s: %s: %s; going on without it, trying again later", r->name,
+			   doing, strerror(-err));
 }
 
 static void note_reset(struct disk_root *r)

@@ -209,5 +209,6 @@ int slot_truncate(struct slot_file *f, uint64_t n_slots)
 
 void slot_punch(struct slot_file *f, uint64_t slot)
 {
-	(void)!fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(slot * f->stride), (off_t)f->stride);
+	(void)!fallocate(f->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)(slot * f->stride),
+			 (off_t)f->stride);
 }

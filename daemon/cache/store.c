@@ -367,7 +367,8 @@ static void handle_close(struct store *s, struct store_root *root)
 }
 
 /* Takes out of the queue the writes that were put before and that a wipe or drop concerns. */
-static void cancel_writes(struct store *s, bool (*concerns)(const void *what, const struct store_write *w), const void *what)
+static void cancel_writes(struct store *s, bool (*concerns)(const void *what, const struct store_write *w),
+			  const void *what)
 {
 	struct list cancelled = LIST_INIT(cancelled);
 
@@ -395,7 +396,8 @@ static bool is_wiped(const void *what, const struct store_write *w)
 {
 	const struct store_wipe *wipe = what;
 
-	return wipe->all || (w->name.n == wipe->name.n && (!w->name.n || !memcmp(w->name.bytes, wipe->name.bytes, w->name.n)));
+	return wipe->all || (w->name.n == wipe->name.n &&
+			     (!w->name.n || !memcmp(w->name.bytes, wipe->name.bytes, w->name.n)));
 }
 
 static void handle_wipe(struct store *s, struct store_wipe *w)

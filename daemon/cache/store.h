@@ -2,19 +2,19 @@
 /*
  * store.h - KV blocks on disk, so that they survive the process.  FORMAT.md says what lies there.
  *
- * One store is one directory and one thread, which does all input and output. Inside it each root identity (model, KV
- * type, numerics ...: everything that the stored numbers depend on but tokens and namespace) has a `struct store_root`.
- * Entries form a tree as in tree.h: an entry is found from the one before it by its own tokens, which are always compared,
- * in a namespace. Full blocks and, as leaves, open tails may be stored.
+ * One store is one directory and one thread, which does all input and output.  Inside it each root identity
+ * (model, KV type, numerics ...: everything that the stored numbers depend on but tokens and namespace) has a
+ * `struct store_root`.  Entries form a tree as in tree.h: an entry is found from the one before it by its own
+ * tokens, which are always compared, in a namespace.  Full blocks and, as leaves, open tails may be stored.
  *
  * The caller puts a request, a struct of its own, into a queue and gets it back, done, from store_poll(): nothing here
  * blocks it, and nothing but a request's result ever says that something went wrong:
  *
  *     fill in -> store_put() ... -> wake() -> store_poll() -> request->done()
  *
- * A request and all that it points to stay alive and unchanged until done() is called. Writes wait
- * in a bounded queue, behind all else; other requests are handled in their order. What a store_wipe or store_drop concerns is
- * not found by requests that were put after it, nor stored by those put before.
+ * A request and all that it points to stay alive and unchanged until done() is called.  Writes wait in a
+ * bounded queue, behind all else; other requests are handled in their order.  What a store_wipe or store_drop
+ * concerns is not found by requests that were put after it, nor stored by those put before.
  *
  * Whatever goes wrong with the disk is a miss, an event (one line for the log) and a pause before
  * the next try: no error for anybody.
@@ -64,7 +64,7 @@ struct store_config {
 
 /* -EBUSY: another daemon uses the directory; -EINVAL, -ENOMEM; -errno of making or opening it; with a sentence. */
 int store_new(struct store **out, const struct store_config *config, struct diag *diag);
-/* Handles what is queued, commits, closes everything and ends the thread. store_poll() then delivers the last requests. */
+/* Handles what is queued, commits, closes all and ends the thread; store_poll() then delivers the last requests. */
 void store_stop(struct store *s);
 /* After store_stop() and store_poll(); every root was put away. */
 void store_free(struct store *s);

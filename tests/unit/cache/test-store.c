@@ -262,8 +262,8 @@ static void test_queue_is_bounded(void **state)
 	fixture_open(&f);
 	for (uint32_t i = 0; i < ARRAY_SIZE(w); i++) {
 		w[i] = (struct store_write){
-			.request.done = on_counted, .name = name_of("n"), .tokens = t, .n_tokens = 4, .uid = 1, .now = 1,
-			.expires = STORE_NEVER, .block = block,
+			.request.done = on_counted, .name = name_of("n"), .tokens = t, .n_tokens = 4, .uid = 1,
+			.now = 1, .expires = STORE_NEVER, .block = block,
 		};
 		taken += !store_write(f.root, &w[i]);
 		assert_true(stats_of(&f).queued <= 3);
