@@ -168,19 +168,20 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 	if (!err && row.slot != INDEX_NO_SLOT) {
 		r->disk->stats.exists++;
 		note_alias(r, w->id, (uint64_t)row.id);
-		w->id = (uint64_t)row.id;
+		w->stored_id = (uint64_t)row.id;
 		row.rank = rank_of(r, row.first);
 		row.expires = MAX(row.expires, expiry_of(w->expires));
 		*result = STORE_EXISTS;
 		return index_update(r->index, &row);
 	}
 	*result = STORE_OK;
+	w->stored_id = w->id;
 	if (err) {
 		row = row_of(r, w, &parent);
 		err = store_row(r, w, &parent, &row, false);
 	} else {
 		note_alias(r, w->id, (uint64_t)row.id);
-		w->id = (uint64_t)row.id;
+		w->stored_id = (uint64_t)row.id;
 		err = store_row(r, w, &parent, &row, true);
 	}
 	if (err == INDEX_E_NONE) {

@@ -115,7 +115,7 @@ struct store_name {
 enum store_result {
 	STORE_OK,
 	STORE_MISS,		/* nothing of it there, or not to be read */
-	STORE_EXISTS,		/* a write: it was there already, as `id` */
+	STORE_EXISTS,		/* a write: it was there already */
 	STORE_DROPPED,		/* a write: what is before it is not there, there is no room, or it was wiped */
 	STORE_FAILED,		/* a write: the disk */
 };
@@ -146,7 +146,8 @@ struct store_write {
 	uid_t uid;			/* who had it computed */
 	uint64_t now, expires;
 	const void *block;		/* [block_bytes] */
-	uint64_t id;			/* set at once, so that children may be put; another one after STORE_EXISTS */
+	uint64_t id;			/* set at once, so that what follows it may be put */
+	uint64_t stored_id;		/* result: what it is stored as; another one where it was there already */
 };
 /* 0; STORE_E_FULL: dropped and counted; done() is not called. */
 int store_write(struct store_root *root, struct store_write *w);

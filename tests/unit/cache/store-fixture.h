@@ -279,7 +279,7 @@ static inline enum store_result put(struct fixture *f, struct store_root *root, 
 	if (store_write(root, &w))
 		return STORE_FAILED;
 	result = await(f, &w.request);
-	*id = w.id;
+	*id = w.stored_id;
 	return result;
 }
 

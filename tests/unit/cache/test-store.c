@@ -125,9 +125,9 @@ static void test_exists(void **state)
 	assert_int_equal(w[0].request.result, STORE_EXISTS);
 	assert_int_equal(w[1].request.result, STORE_EXISTS);
 	assert_int_equal(w[2].request.result, STORE_OK);
-	assert_int_equal(w[0].id, ids[0]);
-	assert_int_equal(w[1].id, ids[1]);
-	assert_int_equal(w[2].id, id);
+	assert_int_equal(w[0].stored_id, ids[0]);
+	assert_int_equal(w[1].stored_id, ids[1]);
+	assert_int_equal(w[2].stored_id, id);
 	assert_int_equal(restore(&f, f.root, "n", t, 12), 12);
 	/* Nothing goes where there is nothing before it. */
 	assert_int_equal(put(&f, f.root, "n", 4711, t, 12, 1, STORE_NEVER, &id), STORE_DROPPED);
