@@ -8,15 +8,6 @@
 
 /* --- pins --- */
 
-static uint32_t depth_of(const struct tree_entry *e)
-{
-	uint32_t n = 0;
-
-	for (; e->parent; e = e->parent)
-		n++;
-	return n;
-}
-
 static struct tree_pin *find_pin(struct tree *t, const struct tree_entry *e, uid_t uid)
 {
 	list_for_each(l, &t->pins)
@@ -28,7 +19,7 @@ static struct tree_pin *find_pin(struct tree *t, const struct tree_entry *e, uid
 int tree_pin(struct tree *t, struct tree_entry *e, uid_t uid)
 {
 	uint64_t per_block = pool_root_geometry(t->config.root)->block_bytes + tree_entry_bytes(t);
-	uint32_t n = depth_of(e);
+	uint32_t n = tree_depth(e);
 	struct tree_pin *pin;
 	int err;
 
@@ -156,7 +147,7 @@ void tree_drop(struct tree *t, struct tree_entry *top)
 	}
 }
 
-static void wipe_ns(struct tree *t, struct tree_ns *ns)
+void tree_wipe_ns(struct tree *t, struct tree_ns *ns)
 {
 	ns->n_paths++;
 	while (ns->root.children)
@@ -169,84 +160,12 @@ void tree_wipe(struct tree *t, const struct tree_name *name)
 	struct tree_ns *ns = name ? tree_ns_find(t, *name) : NULL;
 
 	if (ns)
-		wipe_ns(t, ns);
+		tree_wipe_ns(t, ns);
 	if (name)
 		return;
 	for (uint32_t i = 0; i < TREE_NS_BUCKETS; i++)
 		list_for_each_safe(l, next, &t->namespaces[i])
-			wipe_ns(t, list_entry(l, struct tree_ns, link));
-}
-
-/* --- views --- */
-
-struct tree_entry *tree_find(struct tree *t, uint64_t id)
-{
-	for (uint32_t i = 0; id && i < t->n_slab; i++)
-		if (t->slab[i].id == id && !t->slab[i].pending && !t->slab[i].doomed)
-			return &t->slab[i];
-	return NULL;
-}
-
-static void view_of(const struct tree *t, struct tree_entry *e, struct tree_view *v)
-{
-	*v = (struct tree_view){
-		.entry = e,
-		.id = e->id,
-		.parent = e->parent->parent ? e->parent->id : 0,
-		.name = { .bytes = e->ns->name, .n = e->ns->n_name },
-		.tokens = e->tokens,
-		.n_tokens = e->n_tokens,
-		.first = e->first,
-		.tier = e->stored ? TREE_TIER_HOST : TREE_TIER_POOL,
-		.block = e->block,
-		.bytes = e->stored ? host_block_bytes(&e->host) : pool_root_geometry(t->config.root)->block_bytes,
-		.uid = e->item.uid->uid,
-		.hits = e->item.hits,
-		.n_users = e->n_users,
-		.n_pins = e->n_pins,
-		.created = e->created,
-		.last_use = e->item.last_use,
-		.expires = e->item.expires,
-		.score = evict_score(e->stored ? host_evict(t->config.host) : &t->evict, &e->item),
-		.priority = e->item.priority,
-		.mass = e->item.mass,
-		.evictable = e->item.by_score.linked,
-	};
-}
-
-/* After e, where parents come before their children. */
-static struct tree_entry *next_downwards(struct tree_entry *e)
-{
-	if (e->children)
-		return tree_order_first(e);
-	while (e->parent) {
-		struct tree_entry *next = tree_order_next(e);
-
-		if (next)
-			return next;
-		e = e->parent;
-	}
-	return NULL;
-}
-
-static bool walk_ns(const struct tree *t, struct tree_ns *ns, tree_walk_fn fn, void *arg)
-{
-	for (struct tree_entry *e = tree_order_first(&ns->root); e; e = next_downwards(e)) {
-		struct tree_view v;
-
-		view_of(t, e, &v);
-		if (!fn(arg, &v))
-			return false;
-	}
-	return true;
-}
-
-void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg)
-{
-	for (uint32_t i = 0; i < TREE_NS_BUCKETS; i++)
-		list_for_each(l, &t->namespaces[i])
-			if (!walk_ns(t, list_entry(l, struct tree_ns, link), fn, arg))
-				return;
+			tree_wipe_ns(t, list_entry(l, struct tree_ns, link));
 }
 
 void tree_stats(const struct tree *t, struct tree_stats *out)

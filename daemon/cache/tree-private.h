@@ -6,7 +6,8 @@
  *   tree-entry.c    entries come, are found, locked, and go; namespaces
  *   tree-order.c    the children of an entry in the order of their tokens
  *   tree-room.c     who goes, from the pool to the host tier or for good, and what comes back
- *   tree-control.c  pins, removal, views, figures
+ *   tree-control.c  pins, removal, figures
+ *   tree-list.c     views of entries
  */
 #ifndef KVD_TREE_PRIVATE_H
 #define KVD_TREE_PRIVATE_H
@@ -153,6 +154,9 @@ enum tree_miss tree_ghost(const struct tree *t, const struct tree_entry *parent,
 
 /* tree-room.c: decodes a stored one into a block.  0, TREE_E_GONE: it is void now. */
 int tree_load(struct tree *t, struct tree_entry *e, uint32_t block);
+
+/* tree-control.c: all of one */
+void tree_wipe_ns(struct tree *t, struct tree_ns *ns);
 
 /* tree-order.c */
 void tree_order_insert(struct tree_entry *parent, struct tree_entry *e);

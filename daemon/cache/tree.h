@@ -253,11 +253,36 @@ struct tree_view {
 	enum evict_priority priority;
 	float mass;			/* share of attention that it drew lately, 0 .. 1 */
 	bool evictable;
+	bool joined;			/* of the same chain as its parent, see below */
 };
 
 /* All entries that hold a block in either tier, each after its parent, until fn returns false. */
 typedef bool (*tree_walk_fn)(void *arg, const struct tree_view *view);
 void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg);
+
+/*
+ * The n entries of lowest ids above `after` that fn wants (NULL: all), by ascending id; returns how many.  So the
+ * entries that stay are listed page by page, each once and after its parent, whatever
+ * comes and goes meanwhile.  Looks at all entries.
+ */
+typedef bool (*tree_want_fn)(void *arg, struct tree_name name, uid_t uid);
+uint32_t tree_list(struct tree *t, uint64_t after, tree_want_fn fn, void *arg, struct tree_view *out, uint32_t n);
+void tree_view(const struct tree *t, struct tree_entry *e, struct tree_view *out);
+/*
+ * A chain: an entry, its only child, and so on, as long as they are charged to the same uid and none but the last
+ * is pinned by itself.  The first of that which e is in.
+ */
+struct tree_entry *tree_chain_first(struct tree_entry *e);
+/* The blocks from the root to e. */
+uint32_t tree_depth(const struct tree_entry *e);
+/* The entries below e, and their tokens. */
+uint32_t tree_n_below(struct tree_entry *e, uint64_t *n_tokens);
+/* Copies the at most n first tokens of those from the root to the end of e; returns how many. */
+uint32_t tree_path_tokens(const struct tree_entry *e, int32_t *tokens, uint32_t n);
+/* tree_wipe() of the namespaces that fn wants (uid is not told); returns how many entries they had. */
+uint32_t tree_wipe_if(struct tree *t, tree_want_fn fn, void *arg);
+/* The blocks that the uid is charged for. */
+uint32_t tree_n_blocks_of(const struct tree *t, uid_t uid);
 
 struct tree_stats {
 	uint32_t n_namespaces, n_entries, n_pending, n_pinned;	/* n_pinned as max_pinned counts */

@@ -280,8 +280,9 @@ static const char *const good[] = {
 	"[40, {'id': 1, 'name': 'a b.c', 'n_ctx': 4294967295, 'progress': true}]",
 	"[41, {'id': 1, 'model': 'm'}]", G "'prompt_logprobs': 0}]",
 	"[144, {'id': 2, 'code': 1, 'message': 'a', 'field': 'b', 'count': 3}]",
-	"[48, {'id': 1}]", "[48, {'id': 1, 'model': 'm', 'namespace': 'uid:1/k', 'after': 7}]", "[49, {'id': 1, 'entry': 1}]",
-	"[53, {'id': 1}]", "[53, {'id': 1, 'all': true}]", "[178, {'id': 1, 'n_entries': 0, 'n_tokens': 0, 'bytes': 0}]",
+	"[48, {'id': 1}]", "[48, {'id': 1, 'model': 'm', 'namespace': 'uid:1/k', 'after': 7}]",
+	"[49, {'id': 1, 'entry': 1}]", "[53, {'id': 1}]", "[53, {'id': 1, 'all': true}]",
+	"[178, {'id': 1, 'n_entries': 0, 'n_tokens': 0, 'bytes': 0}]",
 	G "'namespace': 'own', 'cache_key': 'k', 'ttl_s': 0, 'priority': 2, 'pin': true}]",
 	"[146, {}]", "[152, {'id': 2, 'count': 0}]",
 	"[162, {'id': 2, 'processes': [{'session': 1, 'request': 2, 'uid': 3, 'pid': 4, 'client': 'c',"
