@@ -10,8 +10,9 @@
  *   mass.c       how much attention its blocks draw
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
+ *   cache-control.c  what people ask of the cache
  *
- * All functions here: the engine thread.
+ * All functions here: the engine thread, unless said.
  */
 #ifndef KVD_ENGINE_PRIVATE_H
 #define KVD_ENGINE_PRIVATE_H
@@ -26,7 +27,14 @@
 #include "daemon/engine/scheduler.h"
 #include "daemon/model/tokenizer.h"
 
-#define ENGINE_PS_MAX 64	/* listings asked for and not answered */
+#define ENGINE_CALLS_MAX 64	/* asked for and not answered */
+
+/* Something that others want done on the thread, between steps: a listing, or anything. */
+struct engine_call {
+	engine_ps_fn ps;
+	void (*fn)(struct engine *e, void *arg);	/* NULL: ps */
+	void *arg;
+};
 
 /* A sequence's part of the step in flight. */
 struct step_entry {
@@ -106,13 +114,15 @@ struct engine {
 	uint32_t n_incoming;
 	bool stop;
 	bool attention;			/* some request's flag was set */
-	struct engine_ps_command { engine_ps_fn fn; void *arg; } ps[ENGINE_PS_MAX];
-	size_t n_ps;
+	struct engine_call calls[ENGINE_CALLS_MAX];
+	size_t n_calls;
 	struct engine_stats published;
 };
 
 /* engine.c */
 void engine_publish(struct engine *e);
+/* Any thread: fn is called on the engine's, between steps.  As engine_ps(). */
+int engine_call(struct engine *e, void (*fn)(struct engine *e, void *arg), void *arg);
 
 /* engine-model.c: ends its requests, lets go of it and tells who asked. */
 void engine_let_go(struct engine *e, struct engine_model *em);

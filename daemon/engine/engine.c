@@ -117,21 +117,31 @@ void engine_room(struct engine *e, uint64_t client)
 	set_flag(e, client, NULL, FLAG_ROOM);
 }
 
-int engine_ps(struct engine *e, engine_ps_fn fn, void *arg)
+static int post_call(struct engine *e, const struct engine_call *call)
 {
 	int err = 0;
 
 	pthread_mutex_lock(&e->lock);
 	if (e->stop) {
 		err = -ESHUTDOWN;
-	} else if (e->n_ps == ENGINE_PS_MAX) {
+	} else if (e->n_calls == ENGINE_CALLS_MAX) {
 		err = ENGINE_E_BUSY;
 	} else {
-		e->ps[e->n_ps++] = (struct engine_ps_command){ .fn = fn, .arg = arg };
+		e->calls[e->n_calls++] = *call;
 		pthread_cond_signal(&e->wake);
 	}
 	pthread_mutex_unlock(&e->lock);
 	return err;
+}
+
+int engine_ps(struct engine *e, engine_ps_fn fn, void *arg)
+{
+	return post_call(e, &(struct engine_call){ .ps = fn, .arg = arg });
+}
+
+int engine_call(struct engine *e, void (*fn)(struct engine *e, void *arg), void *arg)
+{
+	return post_call(e, &(struct engine_call){ .fn = fn, .arg = arg });
 }
 
 void engine_stats(struct engine *e, struct engine_stats *out)
@@ -219,7 +229,7 @@ static void view_of(const struct engine *e, const struct engine_request *r, stru
 }
 
 /* Answers a listing; an empty one where there is no memory for it. */
-static void answer_ps(struct engine *e, const struct engine_ps_command *command)
+static void answer_ps(struct engine *e, const struct engine_call *call)
 {
 	_cleanup_(freep) struct engine_request_view *views = NULL;
 	size_t n = 0, i = 0;
@@ -233,7 +243,7 @@ static void answer_ps(struct engine *e, const struct engine_ps_command *command)
 	list_for_each(l, &e->requests)
 		if (i < n)
 			view_of(e, list_entry(l, struct engine_request, link), &views[i++]);
-	command->fn(command->arg, views, n);
+	call->ps(call->arg, views, n);
 }
 
 /* Puts a new request into the queue. */
@@ -308,14 +318,14 @@ static struct timespec timespec_of(uint64_t ns)
 struct commands {
 	struct list *first_new;		/* requests */
 	struct list removals;
-	struct engine_ps_command ps[ENGINE_PS_MAX];
-	size_t n_ps;
+	struct engine_call calls[ENGINE_CALLS_MAX];
+	size_t n_calls;
 	bool attention, stop;
 };
 
 static bool anything_asked(const struct engine *e)
 {
-	return e->stop || e->attention || e->n_ps || !list_empty(&e->incoming) || !list_empty(&e->removals);
+	return e->stop || e->attention || e->n_calls || !list_empty(&e->incoming) || !list_empty(&e->removals);
 }
 
 /* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */
@@ -359,9 +369,9 @@ static void collect(struct engine *e, bool work, struct commands *c)
 	c->first_new = take_requests(e);
 	c->attention = e->attention;
 	e->attention = false;
-	c->n_ps = e->n_ps;
-	memcpy(c->ps, e->ps, c->n_ps * sizeof(*c->ps));
-	e->n_ps = 0;
+	c->n_calls = e->n_calls;
+	memcpy(c->calls, e->calls, c->n_calls * sizeof(*c->calls));
+	e->n_calls = 0;
 	list_init(&c->removals);
 	while (!list_empty(&e->removals)) {
 		struct list *l = e->removals.next;
@@ -398,8 +408,12 @@ static bool take_commands(struct engine *e, bool work)
 	if (c.stop)
 		stop_requests(e);
 	remove_models(e, &c.removals);
-	for (size_t i = 0; i < c.n_ps; i++)
-		answer_ps(e, &c.ps[i]);
+	for (size_t i = 0; i < c.n_calls; i++) {
+		if (c.calls[i].fn)
+			c.calls[i].fn(e, c.calls[i].arg);
+		else
+			answer_ps(e, &c.calls[i]);
+	}
 	return !c.stop;
 }
 

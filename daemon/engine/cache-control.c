@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/engine/cache-control.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/engine/engine-private.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+#include "ipc/base/utf8.h"
+
+/* --- who may what --- */
+
+/* The namespace itself, or one below it. */
+static bool is_within(struct tree_name name, const char *top)
+{
+	size_t n = strlen(top);
+
+	return name.n >= n && !memcmp(name.bytes, top, n) &&
+	       (name.n == n || ((const char *)name.bytes)[n] == '/');
+}
+
+static bool owns(const struct cache_scope *s, struct tree_name name)
+{
+	return s->admin || is_within(name, s->own);
+}
+
+/* tree_want_fn: what the scope shows. */
+static bool sees(void *arg, struct tree_name name, uid_t uid)
+{
+	const struct cache_scope *s = arg;
+
+	if (s->filter[0] && !is_within(name, s->filter))
+		return false;
+	return uid == s->uid || owns(s, name);
+}
+
+/* tree_want_fn: what the command wipes. */
+static bool wipes(void *arg, struct tree_name name, uid_t uid)
+{
+	const struct cache_command *c = arg;
+
+	return owns(&c->scope, name) && (c->all || is_within(name, c->scope.filter));
+}
+
+/* The entry of the command, as the one who asks sees it. */
+static struct tree_entry *find(const struct cache_command *c, struct tree_view *v)
+{
+	struct tree *t = c->model->tree;
+	struct tree_entry *e = tree_find(t, c->entry);
+
+	if (!e)
+		return NULL;
+	tree_view(t, e, v);
+	return v->uid == c->scope.uid || owns(&c->scope, v->name) ? e : NULL;
+}
+
+/* --- plain data --- */
+
+/* The text of n tokens, as much as fits; a token that cuts off a code point is left out. */
+static void copy_text(const struct engine_model *em, const int32_t *tokens, uint32_t n, char *out, size_t size)
+{
+	size_t at = 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		size_t n_bytes;
+		const uint8_t *bytes = tokenizer_bytes_after(em->tokenizer, i ? tokens[i - 1] : -1, tokens[i], &n_bytes);
+
+		if (!bytes)
+			continue;
+		n_bytes = MIN(n_bytes, size - 1 - at);
+		memcpy(out + at, bytes, n_bytes);
+		at += n_bytes;
+		if (at == size - 1)
+			break;
+	}
+	at = utf8_complete((const uint8_t *)out, at);
+	for (size_t i = 0; i < at; i++)
+		if ((unsigned char)out[i] < 0x20 || out[i] == 0x7f)
+			out[i] = ' ';
+	out[at] = '\0';
+}
+
+/* Whether the uid is among those who pinned it. */
+static bool pinned_by(const struct tree *t, const struct tree_entry *e, uid_t uid)
+{
+	uid_t other;
+
+	for (uint32_t i = 0; tree_pinned_by(t, e, i, &other); i++)
+		if (other == uid)
+			return true;
+	return false;
+}
+
+static void describe(const struct cache_command *c, const struct tree_view *v, uint64_t now, struct cache_entry *out)
+{
+	const struct engine_model *em = c->model;
+	bool told = owns(&c->scope, v->name);
+	bool pinned = v->n_pins && pinned_by(em->tree, v->entry, c->scope.uid);
+
+	*out = (struct cache_entry){
+		.id = v->id,
+		.parent = v->parent,
+		.uid = v->uid,
+		.n_tokens = v->n_tokens,
+		.first = v->first,
+		.joined = v->joined,
+		.bytes = em->block_bytes,
+		.tier = "memory",
+		.age_ns = now - MIN(v->created, now),
+		.n_pins = told ? v->n_pins : pinned,
+		.priority = (uint32_t)(v->priority - EVICT_PRIORITY_LOW),
+		.pinned = pinned,
+	};
+	/* Others' use of what is shared is theirs. */
+	out->idle_ns = told ? now - MIN(v->last_use, now) : out->age_ns;
+	if (told) {
+		out->hits = v->hits;
+		out->n_users = v->n_users;
+		if (v->expires != EVICT_NEVER)
+			out->ttl_ns = MAX(v->expires, now + 1) - now;
+	}
+	snprintf(out->ns, sizeof(out->ns), "%.*s", (int)v->name.n, (const char *)v->name.bytes);
+	copy_text(em, v->tokens, v->n_tokens, out->words, sizeof(out->words));
+}
+
+/* --- the commands, on the engine's thread --- */
+
+static void list(struct cache_command *c)
+{
+	struct tree_view views[CACHE_PAGE_MAX];
+	uint64_t now = clock_ns();
+
+	c->block_tokens = c->model->block_tokens;
+	c->n = tree_list(c->model->tree, c->after, sees, &c->scope, views, CACHE_PAGE_MAX);
+	for (uint32_t i = 0; i < c->n; i++)
+		describe(c, &views[i], now, &c->entries[i]);
+	if (c->n == CACHE_PAGE_MAX)
+		c->next = views[c->n - 1].id;
+}
+
+static void show(struct cache_command *c, struct tree_entry *e, const struct tree_view *v)
+{
+	const struct tree *t = c->model->tree;
+	bool told = owns(&c->scope, v->name);
+	int32_t tokens[CACHE_TEXT_MAX];
+	uint64_t n_tokens;
+	struct tree_view first;
+	uid_t uid;
+
+	describe(c, v, clock_ns(), &c->entries[0]);
+	c->n = 1;
+	tree_view(t, tree_chain_first(e), &first);
+	c->chain_first = first.id;
+	c->n_path = tree_depth(e);
+	/* What others have stored below it is theirs. */
+	c->n_below = told ? tree_n_below(e, &n_tokens) : 0;
+	for (uint32_t i = 0; c->n_pinned_by < CACHE_PINS_MAX && tree_pinned_by(t, e, i, &uid); i++)
+		if (told || uid == c->scope.uid)
+			c->pinned_by[c->n_pinned_by++] = uid;
+	copy_text(c->model, tokens, tree_path_tokens(e, tokens, CACHE_TEXT_MAX), c->text, sizeof(c->text));
+	copy_text(c->model, v->tokens, v->n_tokens, c->own_text, sizeof(c->own_text));
+}
+
+/* The path to an entry. */
+static void count_path(struct cache_command *c, const struct tree_entry *e, const struct tree_view *v)
+{
+	c->n_entries = tree_depth(e);
+	c->n_tokens = v->first + v->n_tokens;
+	c->bytes = c->n_entries * c->model->block_bytes;
+}
+
+static int pin(struct cache_command *c, struct tree_entry *e, const struct tree_view *v)
+{
+	int r = tree_pin(c->model->tree, e, c->scope.uid);
+
+	if (r == TREE_E_FULL)
+		return CACHE_E_FULL;
+	if (r == TREE_E_QUOTA)
+		return CACHE_E_QUOTA;
+	if (!r)
+		count_path(c, e, v);
+	return r;
+}
+
+static int unpin(struct cache_command *c, struct tree_entry *e, const struct tree_view *v)
+{
+	struct tree *t = c->model->tree;
+	bool every = c->scope.admin && c->all;
+	uid_t uid = c->scope.uid;
+
+	if (every ? !tree_pinned_by(t, e, 0, &uid) : !pinned_by(t, e, uid))
+		return CACHE_E_NOT_PINNED;
+	count_path(c, e, v);
+	/* With its last pin an entry that has expired may go. */
+	for (uint32_t left = every ? v->n_pins : 1; left; left--) {
+		if (every)
+			(void)tree_pinned_by(t, e, 0, &uid);
+		(void)tree_unpin(t, e, uid);
+	}
+	return 0;
+}
+
+static int drop(struct cache_command *c, struct tree_entry *e, const struct tree_view *v)
+{
+	uint64_t n_tokens;
+	struct tree_view first;
+
+	if (!owns(&c->scope, v->name))
+		return CACHE_E_DENIED;
+	if (c->chain)
+		e = tree_chain_first(e);
+	tree_view(c->model->tree, e, &first);
+	c->n_entries = 1 + tree_n_below(e, &n_tokens);
+	c->n_tokens = first.n_tokens + n_tokens;
+	c->bytes = c->n_entries * c->model->block_bytes;
+	tree_drop(c->model->tree, e);
+	return 0;
+}
+
+static void wipe(struct cache_command *c, struct engine_model *em)
+{
+	struct tree_stats before, after;
+	uint32_t n;
+
+	tree_stats(em->tree, &before);
+	n = tree_wipe_if(em->tree, wipes, c);
+	tree_stats(em->tree, &after);
+	c->n_entries += n;
+	c->n_tokens += before.tokens - after.tokens;
+	c->bytes += n * em->block_bytes;
+}
+
+/* Those that concern one entry. */
+static int run_on_entry(struct cache_command *c)
+{
+	struct tree_view v;
+	struct tree_entry *e = find(c, &v);
+
+	if (!e)
+		return CACHE_E_NO_ENTRY;
+	switch (c->op) {
+	case CACHE_SHOW:
+		show(c, e, &v);
+		return 0;
+	case CACHE_PIN:
+		return pin(c, e, &v);
+	case CACHE_UNPIN:
+		return unpin(c, e, &v);
+	default:
+		return drop(c, e, &v);
+	}
+}
+
+static bool is_there(const struct engine *e, const struct engine_model *em)
+{
+	list_for_each(l, &e->models)
+		if (list_entry(l, struct engine_model, link) == em)
+			return true;
+	return false;
+}
+
+static int run(struct engine *e, struct cache_command *c)
+{
+	if (c->model && !is_there(e, c->model))
+		return CACHE_E_NO_MODEL;
+	switch (c->op) {
+	case CACHE_LS:
+		list(c);
+		return 0;
+	case CACHE_WIPE:
+	case CACHE_USAGE:
+		list_for_each(l, &e->models) {
+			struct engine_model *em = list_entry(l, struct engine_model, link);
+
+			if (c->model && c->model != em)
+				continue;
+			if (c->op == CACHE_WIPE)
+				wipe(c, em);
+			else
+				c->n_entries += tree_n_blocks_of(em->tree, c->scope.uid);
+		}
+		return 0;
+	default:
+		return run_on_entry(c);
+	}
+}
+
+static void call(struct engine *e, void *arg)
+{
+	struct cache_command *c = arg;
+
+	c->result = run(e, c);
+	c->done(c);
+}
+
+int engine_cache(struct engine *e, struct cache_command *c)
+{
+	return engine_call(e, call, c);
+}
