@@ -209,6 +209,31 @@ uint32_t tree_wipe_if(struct tree *t, tree_want_fn fn, void *arg)
 	return n;
 }
 
+uint32_t tree_names(const struct tree *t, tree_want_fn fn, void *arg, struct tree_name *out, uint32_t n)
+{
+	uint32_t found = 0;
+
+	for (uint32_t i = 0; i < TREE_NS_BUCKETS && found < n; i++) {
+		list_for_each(l, &t->namespaces[i]) {
+			const struct tree_ns *ns = list_entry(l, struct tree_ns, link);
+			struct tree_name name = { ns->name, ns->n_name };
+
+			if (found < n && fn(arg, name, 0))
+				out[found++] = name;
+		}
+	}
+	return found;
+}
+
+struct tree_entry *tree_path_entry(const struct tree_path *p, uint32_t n)
+{
+	struct tree_entry *e = p->at;
+
+	while (e->parent && e->first + e->n_tokens > n)
+		e = e->parent;
+	return e->parent ? e : NULL;
+}
+
 uint32_t tree_n_blocks_of(const struct tree *t, uid_t uid)
 {
 	const struct list *heads[] = { &t->evict.active, &t->evict.idle };

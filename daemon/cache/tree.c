@@ -330,7 +330,8 @@ static uint32_t probe(struct tree *t, struct tree_name name, const int32_t *toke
 }
 
 static enum tree_miss explain(struct tree_path *p, const struct partial *partial, const int32_t *tokens,
-			      uint32_t n, const struct tree_name *also, size_t n_also, uint64_t now, uint32_t found)
+			      uint32_t n, const struct tree_name *also, size_t n_also, uint64_t now, uint32_t found,
+			      uint32_t *which)
 {
 	struct tree_entry *e = p->at;
 	uint32_t end = e->first + e->n_tokens;
@@ -344,8 +345,10 @@ static enum tree_miss explain(struct tree_path *p, const struct partial *partial
 	if (miss != TREE_MISS_NONE)
 		return miss;
 	for (size_t i = 0; i < n_also; i++)
-		if (probe(p->tree, also[i], tokens, n - 1, now) > found)
+		if (probe(p->tree, also[i], tokens, n - 1, now) > found) {
+			*which = (uint32_t)i;
 			return TREE_MISS_NAMESPACE;
+		}
 	return partial->differs ? TREE_MISS_DIFFERS : TREE_MISS_EMPTY;
 }
 
@@ -433,7 +436,8 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		out->tail_stored = partial.best->stored;
 	}
 	out->n_tokens = end + partial.n;
-	out->miss = explain(p, &partial, tokens, n, also, n_also, now, out->n_tokens);
+	out->miss = explain(p, &partial, tokens, n, also, n_also, now, out->n_tokens,
+			    &out->miss_also);
 	count_lookup(t, n - 1 - p->lookup_from, out->n_tokens - p->lookup_from);
 }
 

@@ -132,6 +132,7 @@ struct tree_match {
 	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
 	bool waits;		/* the path waits for them; it was not moved */
 	enum tree_miss miss;	/* at position n_tokens */
+	uint32_t miss_also;	/* TREE_MISS_NAMESPACE: which of `also` has it */
 };
 
 /*
@@ -281,6 +282,12 @@ uint32_t tree_n_below(struct tree_entry *e, uint64_t *n_tokens);
 uint32_t tree_path_tokens(const struct tree_entry *e, int32_t *tokens, uint32_t n);
 /* tree_wipe() of the namespaces that fn wants (uid is not told); returns how many entries they had. */
 uint32_t tree_wipe_if(struct tree *t, tree_want_fn fn, void *arg);
+/* At most n names of namespaces that fn wants (uid is not told), valid until the tree changes; returns how many. */
+uint32_t tree_names(const struct tree *t, tree_want_fn fn, void *arg, struct tree_name *out, uint32_t n);
+/*
+ * The last entry of the path that ends within the first n tokens; NULL: there is none.
+ */
+struct tree_entry *tree_path_entry(const struct tree_path *p, uint32_t n);
 /* The blocks that the uid is charged for. */
 uint32_t tree_n_blocks_of(const struct tree *t, uid_t uid);
 

@@ -8,6 +8,7 @@
  *   reclaim.c    who is preempted for it
  *   prefix.c     what a sequence takes from the prefix tree, and leaves there
  *   mass.c       how much attention its blocks draw
+ *   prefix-miss.c  where else it could have had what it did not find
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *   cache-control.c  what people ask of the cache
@@ -174,6 +175,8 @@ int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t
 void engine_prefix_claim(struct engine_request *r);
 /* After a step: blocks that are full now are of use to others. */
 void engine_prefix_enter(struct engine_request *r);
+/* The prompt is computed: pins its whole blocks.  NULL, or why that can't be. */
+const char *engine_prefix_pin(struct engine_request *r);
 /* It can't go on for now: nobody waits for it. */
 void engine_prefix_abandon(struct engine_request *r);
 /* Its blocks are about to go from it: what it computed stays in the tree. */
@@ -186,6 +189,13 @@ void engine_prefix_deinit(struct engine_request *r);
 void engine_mass_ask(const struct engine *e, struct engine_request *r, struct kb_seq *seq);
 /* After the step. */
 void engine_mass_take(struct engine_request *r, const struct kb_seq *seq);
+
+/* prefix-miss.c */
+#define ENGINE_PREFIX_ALSO_MAX 32u
+/* Other namespaces in which its prompt is looked for to explain a miss: [ENGINE_PREFIX_ALSO_MAX]; returns how many. */
+size_t engine_prefix_also(const struct engine_request *r, struct tree_name *out);
+enum sink_miss engine_prefix_miss(const struct engine_request *r, const struct tree_match *match,
+				  const struct tree_name *also);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);

@@ -64,7 +64,18 @@ struct engine_request_params {
 	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": none. */
 	const char *ns;
 	uint64_t ttl_ns;		/* what it leaves there expires so long after its last use; 0: never */
+	int priority;			/* of what it leaves there: -1 low, 0 normal, 1 high */
+	bool pin;			/* the whole blocks of its prompt are pinned for its uid, or it fails */
+	/*
+	 * Other namespaces that the uid may know of, to explain what is missing: own, with those below
+	 * it (NULL: none), and n_also more, at most ENGINE_ALSO_MAX.  At most TREE_NAME_MAX bytes each.
+	 */
+	const char *own;
+	const char *const *also;
+	size_t n_also;
 };
+
+#define ENGINE_ALSO_MAX 16
 
 /*
  * A request, made by any thread, then owned by the engine once submitted.

@@ -17,7 +17,9 @@ static struct engine_request *request_of_path(struct tree_path *path)
 int engine_prefix_init(struct engine *e, struct engine_request *r)
 {
 	struct tree_name name = { .bytes = r->ns, .n = r->ns ? strlen(r->ns) : 0 };
-	struct evict_terms terms = { .ttl = r->params.ttl_ns };
+	struct evict_terms terms = {
+		.ttl = r->params.ttl_ns, .priority = (enum evict_priority)r->params.priority,
+	};
 
 	if (!r->ns || e->no_cache)
 		return 0;
@@ -74,17 +76,12 @@ void engine_prefix_woken(struct engine *e)
 	}
 }
 
-static enum sink_miss miss_of(const struct engine_request *r, const struct tree_match *match)
+static enum sink_miss miss_of(const struct engine_request *r, const struct tree_match *match,
+			      const struct tree_name *also)
 {
-	static const enum sink_miss of[] = {
-		[TREE_MISS_NONE] = SINK_MISS_NONE,       [TREE_MISS_EMPTY] = SINK_MISS_EMPTY,
-		[TREE_MISS_DIFFERS] = SINK_MISS_DIFFERS, [TREE_MISS_EXPIRED] = SINK_MISS_EXPIRED,
-		[TREE_MISS_EVICTED] = SINK_MISS_EVICTED, [TREE_MISS_NAMESPACE] = SINK_MISS_NAMESPACE,
-	};
-
 	if (match->miss == TREE_MISS_NONE && n_lookup(r) < r->n_prompt)
 		return SINK_MISS_LOGPROBS;
-	return of[match->miss];
+	return engine_prefix_miss(r, match, also);
 }
 
 /* The path's blocks, with references of its own. */
@@ -99,13 +96,17 @@ static void ref_blocks(struct engine_request *r)
 int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail, uint32_t *tail_block)
 {
 	uint32_t n = n_lookup(r), block_tokens = r->model->block_tokens;
+	struct tree_name also[ENGINE_PREFIX_ALSO_MAX];
 	struct tree_match match;
+	size_t n_also;
 	int err;
 
 	*n_tail = 0;
 	if (!r->path.tree)
 		return 0;
-	tree_lookup(&r->path, r->tokens, n, false, NULL, 0, now, &match);
+	/* The explanation is of the first time. */
+	n_also = r->admit_ns ? 0 : engine_prefix_also(r, also);
+	tree_lookup(&r->path, r->tokens, n, false, also, n_also, now, &match);
 	if (!tail && match.n_tail) {
 		tree_tail_done(&r->path);
 		match.n_tokens -= match.n_tail;
@@ -120,7 +121,7 @@ int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32
 	*tail_block = match.tail_block;
 	if (!r->admit_ns) {
 		r->n_cached = match.n_tokens;
-		r->miss = miss_of(r, &match);
+		r->miss = miss_of(r, &match, also);
 	}
 	return 0;
 }
@@ -159,6 +160,29 @@ void engine_prefix_enter(struct engine_request *r)
 		/* What is refused is this sequence's alone; the next step tries again. */
 		if (tree_enter(&r->path, r->tokens + (size_t)i * block_tokens, clock_ns(), &r->blocks[i]))
 			return;
+}
+
+const char *engine_prefix_pin(struct engine_request *r)
+{
+	uint32_t n_blocks = r->n_prompt / r->model->block_tokens;
+	struct tree_entry *entry;
+
+	r->pinned = true;
+	if (!n_blocks)
+		return NULL;
+	entry = r->path.tree ? tree_path_entry(&r->path, r->n_prompt) : NULL;
+	if (!entry || tree_depth(entry) < n_blocks)
+		return "the prompt can't be pinned: not all of it got into the cache";
+	switch (tree_pin(r->model->tree, entry, r->uid)) {
+	case 0:
+		return NULL;
+	case TREE_E_FULL:
+		return "the prompt can't be pinned: as much as may be pinned is";
+	case TREE_E_QUOTA:
+		return "the prompt can't be pinned: this user's share of KV memory is used up";
+	default:
+		return "out of memory";
+	}
 }
 
 void engine_prefix_abandon(struct engine_request *r)

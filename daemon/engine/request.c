@@ -23,14 +23,36 @@ static int copy_bias(struct engine_request *r, const struct sampler_params *from
 	return 0;
 }
 
-static int copy_namespace(struct engine_request *r, const char *ns)
+static int copy_name(char **out, const char *name)
 {
-	if (!ns || !*ns)
+	if (!name || !*name)
 		return 0;
-	if (strlen(ns) > TREE_NAME_MAX)
+	if (strlen(name) > TREE_NAME_MAX)
 		return -EINVAL;
-	r->ns = strdup(ns);
-	return r->ns ? 0 : -ENOMEM;
+	*out = strdup(name);
+	return *out ? 0 : -ENOMEM;
+}
+
+static int copy_namespaces(struct engine_request *r, const struct engine_request_params *params)
+{
+	int err = params->n_also > ENGINE_ALSO_MAX ? -EINVAL : copy_name(&r->ns, params->ns);
+
+	if (!r->ns)
+		return err;
+	if (!err)
+		err = copy_name(&r->own, params->own);
+	for (size_t i = 0; i < params->n_also && !err; i++)
+		err = copy_name(&r->also[i], params->also[i]);
+	return err;
+}
+
+static uint64_t names_bytes(const struct engine_request *r)
+{
+	uint64_t n = (r->ns ? strlen(r->ns) + 1 : 0) + (r->own ? strlen(r->own) + 1 : 0);
+
+	for (size_t i = 0; i < ENGINE_ALSO_MAX && r->also[i]; i++)
+		n += strlen(r->also[i]) + 1;
+	return n;
 }
 
 /* A token's log-probability comes from the logits of the one before it. */
@@ -62,11 +84,13 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	r->params = *params;
 	r->params.stop = NULL;
 	r->params.n_stop = 0;
-	r->params.ns = NULL;
+	r->params.ns = r->params.own = NULL;
+	r->params.also = NULL;
+	r->params.n_also = 0;
 	r->miss = SINK_MISS_NO_CACHE;
 	err = copy_bias(r, &params->sampling);
 	if (!err)
-		err = copy_namespace(r, params->ns);
+		err = copy_namespaces(r, params);
 	if (err) {
 		engine_request_free(r);
 		return err;
@@ -97,6 +121,9 @@ void engine_request_free(struct engine_request *r)
 	output_deinit(&r->output);
 	free((void *)r->params.sampling.bias);
 	free(r->ns);
+	free(r->own);
+	for (size_t i = 0; i < ENGINE_ALSO_MAX; i++)
+		free(r->also[i]);
 	free(r->blocks);
 	free(r->mass);
 	free(r->tokens);
@@ -119,7 +146,7 @@ uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_
 	r->max_n_tokens = (uint32_t)MAX(n_tokens, (uint64_t)r->n_prompt);
 	/* Room for one more is kept: see admission.c. */
 	r->max_n_blocks = r->max_n_tokens / block_tokens + 1;
-	return sizeof(*r) + (r->ns ? strlen(r->ns) + 1 : 0) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
+	return sizeof(*r) + names_bytes(r) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
 	       (uint64_t)r->max_n_blocks * (sizeof(*r->blocks) + sizeof(*r->mass)) +
 	       r->params.sampling.n_bias * sizeof(*r->params.sampling.bias) +
 	       output_bound(&r->output, max_piece);

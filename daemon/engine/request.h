@@ -35,6 +35,8 @@ struct engine_request {
 	uint32_t mass_capacity;
 	uint32_t n_prompt, n_generated, n_preempted;
 	char *ns;			/* of the cache; NULL: it has no part in it */
+	char *own, *also[ENGINE_ALSO_MAX];	/* of params, where it has: see prefix-miss.c */
+	bool pinned;			/* what it was to pin */
 	struct tree_path path;		/* in the model's tree, where it has one */
 	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
 	enum sink_miss miss;		/* at position n_cached */

@@ -144,6 +144,14 @@ static void advance(struct engine *e, const struct step_entry *entry)
 		engine_finish(e, r, SINK_FINISH_CANCELLED);
 		return;
 	}
+	if (r->params.pin && !r->pinned && r->seq.n_computed >= r->n_prompt) {
+		const char *why = engine_prefix_pin(r);
+
+		if (why) {
+			engine_fail(e, r, SINK_ERROR_QUOTA, why);
+			return;
+		}
+	}
 	if (prompt_rows && r->params.progress && !r->n_generated) {
 		engine_progress(e, r);
 		if (!r->seq.share)	/* its reader is gone */
