@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "daemon/server/namespace.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/protocol.h"
@@ -66,6 +67,10 @@ static const struct option_row rows[] = {
 	  "keys and values of one user; auto: no limit" },
 	{ "uid-weights", KIND_SIZE, FIELD(server.uid_weights), 0, 1ull << 50, "SIZE",
 	  "model files that one user may load; root and ours: any" },
+	{ "cache-groups", KIND_STRING, FIELD(cache_groups), 0, 0, "NAMES",
+	  "groups, between commas, whose members may share a cache" },
+	{ "cache-public", KIND_FLAG, FIELD(server.cache_public), 0, 0, NULL,
+	  "all users may share a cache, if they ask for it" },
 	{ "deterministic", KIND_FLAG, 0, 0, 0, NULL, "same tokens, same bits: always so on the CPU" },
 	{ "attention-mass", KIND_FLAG, FIELD(server.attention_mass), 0, 0, "yes|no",
 	  "measure which cached blocks are attended to" },
@@ -458,6 +463,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	c->server.socket_mode = (mode_t)c->socket_mode;
 	c->server.models = (const char *const *)c->models;
 	c->server.cpu_level = c->cpu_level;
+	c->server.cache_groups = c->cache_groups;
 	return 0;
 }
 
@@ -528,6 +534,8 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 		r = fill_defaults(c, diag);
 	if (!r && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
 		r = check_models(c, diag);
+	if (!r && c->action == CONFIG_CHECK)
+		r = namespaces_init(&(struct namespaces){ .public = false }, c->cache_groups, false, diag);
 	return r;
 }
 
@@ -537,6 +545,7 @@ void config_deinit(struct config *c)
 	clear_models(c);
 	free(c->socket);
 	free(c->cpu_level);
+	free(c->cache_groups);
 	*c = (struct config){ 0 };
 }
 

@@ -31,6 +31,13 @@ static const struct dispatch_row rows[] = {
 	/* Who may load and unload what is the handlers' to say. */
 	{ KVD_MSG_LOAD, SESSION_OPEN, PERMIT_ALL, handle_load, .wants_fd = true },
 	{ KVD_MSG_UNLOAD, SESSION_OPEN, PERMIT_ALL, handle_unload },
+	/* And who may see and do what with the cache; see cache-control.h. */
+	{ KVD_MSG_CACHE_LS, SESSION_OPEN, PERMIT_ALL, handle_cache_ls },
+	{ KVD_MSG_CACHE_SHOW, SESSION_OPEN, PERMIT_ALL, handle_cache_show },
+	{ KVD_MSG_CACHE_PIN, SESSION_OPEN, PERMIT_ALL, handle_cache_pin },
+	{ KVD_MSG_CACHE_UNPIN, SESSION_OPEN, PERMIT_ALL, handle_cache_unpin },
+	{ KVD_MSG_CACHE_DROP, SESSION_OPEN, PERMIT_ALL, handle_cache_drop },
+	{ KVD_MSG_CACHE_WIPE, SESSION_OPEN, PERMIT_ALL, handle_cache_wipe },
 };
 
 static const struct dispatch_row *find_row(enum kvd_message id)

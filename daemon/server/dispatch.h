@@ -30,5 +30,11 @@ void handle_models(struct session *s, struct msg **msg);
 void handle_ps(struct session *s, struct msg **msg);
 void handle_load(struct session *s, struct msg **msg);		/* handle-load.c; takes s->received_fd */
 void handle_unload(struct session *s, struct msg **msg);
+void handle_cache_ls(struct session *s, struct msg **msg);	/* handle-cache.c */
+void handle_cache_show(struct session *s, struct msg **msg);
+void handle_cache_pin(struct session *s, struct msg **msg);
+void handle_cache_unpin(struct session *s, struct msg **msg);
+void handle_cache_drop(struct session *s, struct msg **msg);
+void handle_cache_wipe(struct session *s, struct msg **msg);
 
 #endif

@@ -12,9 +12,10 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
-/* What a submission borrows: the decoded message, and the biases in the sampler's form. */
+/* What a submission borrows: the decoded message, whose cache it uses, and the biases in the sampler's form. */
 struct strings {
 	struct msg *msg;
+	struct namespace_choice namespace;
 	struct sampler_bias bias[];
 };
 
@@ -105,8 +106,24 @@ static uint64_t random_seed(void)
 	return seed;
 }
 
+/* False after an error to the session. */
+static bool choose_namespace(struct session *s, const struct msg_generate *m, struct namespace_choice *out)
+{
+	struct diag why = DIAG_NULL;
+	int r = namespace_choose(&s->server->namespaces, s->uid, s->groups, m->namespace, m->cache_key, out, &why);
+
+	if (r)
+		session_error(s, m->id, r == NAMESPACE_E_DENIED ? KVD_CODE_PERMISSION : KVD_CODE_BAD_FIELD, "namespace",
+			      why.text, 0);
+	else if (m->pin && (!out->name[0] || s->server->config.no_cache))
+		session_error(s, m->id, KVD_CODE_BAD_FIELD, "pin", "the request has no part in the cache", 0);
+	else
+		return true;
+	return false;
+}
+
 /* msg is moved into the submission, whose parameters point into it. */
-static int take_params(struct submission *out, struct msg **msg)
+static int take_params(struct submission *out, struct msg **msg, const struct namespace_choice *namespace)
 {
 	struct msg_generate *m = &(*msg)->generate;
 	struct strings *strings = malloc(sizeof(*strings) + m->n_logit_bias * sizeof(strings->bias[0]));
@@ -115,6 +132,7 @@ static int take_params(struct submission *out, struct msg **msg)
 		return -ENOMEM;
 	for (size_t i = 0; i < m->n_logit_bias; i++)
 		strings->bias[i] = (struct sampler_bias){ m->logit_bias[i].id, m->logit_bias[i].bias };
+	strings->namespace = *namespace;
 	out->id = m->id;
 	out->is_chat = m->n_messages > 0;
 	out->special = m->special;
@@ -140,6 +158,13 @@ static int take_params(struct submission *out, struct msg **msg)
 		.progress = m->progress,
 		.prompt_logprobs = m->has_prompt_logprobs,
 		.prompt_logprobs_from = m->prompt_logprobs,
+		.ns = strings->namespace.name,
+		.ttl_ns = m->ttl_s * UINT64_C(1000000000),
+		.priority = (int)m->priority - KVD_PRIORITY_NORMAL,
+		.pin = m->pin,
+		.own = strings->namespace.own,
+		.also = strings->namespace.also,
+		.n_also = strings->namespace.n_also,
 	};
 	strings->msg = steal_ptr(*msg);
 	out->strings = strings;
@@ -207,10 +232,12 @@ void handle_generate(struct session *s, struct msg **msg)
 	const struct msg_generate *m = &(*msg)->generate;
 	size_t n_parts = m->n_messages ? m->n_messages : m->n_prompt;
 	uint64_t total, data_bytes, id = m->id;
+	struct namespace_choice namespace;
 	struct served_model *model = session_model(s, id, m->model);
 	int r;
 
-	if (!model || !check_parts(s, m, n_parts, &total, &data_bytes) || !check_length(s, m, model, total))
+	if (!model || !check_parts(s, m, n_parts, &total, &data_bytes) || !check_length(s, m, model, total) ||
+	    !choose_namespace(s, m, &namespace))
 		return;
 	submission = submission_new(n_parts);
 	if (!submission) {
@@ -223,7 +250,7 @@ void handle_generate(struct session *s, struct msg **msg)
 	if (!r)
 		r = copy_parts(s, m, submission);
 	if (!r)
-		r = take_params(submission, msg);
+		r = take_params(submission, msg, &namespace);
 	if (r) {
 		session_error(s, id, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
 		return;

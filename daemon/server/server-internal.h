@@ -15,6 +15,7 @@
 #include "daemon/server/listener.h"
 #include "daemon/server/mailbox.h"
 #include "daemon/server/models.h"
+#include "daemon/server/namespace.h"
 #include "daemon/server/server.h"
 #include "daemon/server/stats-pages.h"
 #include "daemon/server/views.h"
@@ -31,6 +32,7 @@ struct server {
 	struct server_config config;
 	uint64_t started_ns;
 	uid_t overflow_uid;
+	struct namespaces namespaces;
 
 	struct event_base *base;
 	struct mailbox *mailbox;

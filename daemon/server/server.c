@@ -357,7 +357,9 @@ static int set_up(struct server *s, struct diag *diag)
 	int r;
 
 	raise_descriptor_limit();
-	r = open_listener(s, diag);
+	r = namespaces_init(&s->namespaces, s->config.cache_groups, s->config.cache_public, diag);
+	if (!r)
+		r = open_listener(s, diag);
 	if (r)
 		return r;
 	r = set_up_loop(s);

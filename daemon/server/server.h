@@ -42,6 +42,8 @@ struct server_config {
 	uint32_t max_sessions, max_queue;	/* in all */
 	uint32_t uid_sessions, uid_requests;	/* for each uid */
 	uint64_t uid_memory, uid_kv_memory;	/* for each uid, bytes; uid_kv_memory 0: no limit */
+	const char *cache_groups;	/* names between commas: whose namespaces may be used; NULL: none */
+	bool cache_public;		/* the public namespace may be used */
 	uint64_t uid_weights;	/* bytes of model files that other uids than root and ours may load; 0: none */
 };
 

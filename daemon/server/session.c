@@ -101,6 +101,7 @@ void session_new(struct server *server, int fd)
 	s->key = ++server->next_session;
 	s->uid = peer.uid;
 	s->pid = peer.pid;
+	s->groups = namespaces_groups_of(&server->namespaces, fd, peer.gid);
 	s->charge = charge;
 	list_init(&s->submissions);
 	list_push_back(&server->sessions, &s->link);

@@ -38,6 +38,7 @@ struct session {
 	uint64_t key;			/* unique for the daemon's life */
 	uid_t uid;
 	pid_t pid;
+	uint32_t groups;		/* bit per group that it is in, of server.namespaces */
 	char name[KVD_CLIENT_NAME_MAX + 1];
 	enum session_state state;
 	struct charge charge;		/* NULL: over quota, to be refused */

@@ -197,11 +197,8 @@ static int submit(struct submission *s, struct token_list *ids)
 	struct engine_request *request;
 	struct diag diag = DIAG_NULL;
 	size_t n = ids->n;
-	char ns[32];
 	int r;
 
-	snprintf(ns, sizeof(ns), "uid:%u", (unsigned)s->uid);
-	s->params.ns = ns;
 	r = engine_request_new(&request, model, s->client, s->id, s->uid, ids->ids, n, &s->params, s->sink);
 	if (r)
 		return refuse_errno(s, r, "the request cannot be made");
