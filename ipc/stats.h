@@ -57,6 +57,10 @@ struct kvd_stats {
 	uint64_t steps, busy_ns;
 	uint64_t blocks_used, blocks_free, blocks_capacity;
 	uint64_t kv_bytes, weight_bytes;
+	/* Of the page's scope: requests that looked into the cache, those that found something, tokens found. */
+	uint64_t cache_lookups, cache_hits, cached_tokens;
+	/* Of the whole daemon; 0 on a page of scope KVD_STATS_UID.  blocks_used are without the cached ones. */
+	uint64_t blocks_cached, cache_evicted;
 };
 
 #define KVD_STATS_WORDS (sizeof(struct kvd_stats) / sizeof(uint64_t))

@@ -60,6 +60,11 @@ void engine_finish(struct engine *e, struct engine_request *r, enum sink_finish 
 	/* A sink keeps room for the last events; one that is gone has nobody to tell. */
 	if (!err)
 		mark_dirty(e, r->sink);
+	if (usage.miss != SINK_MISS_NO_CACHE) {
+		e->stats.cache_lookups++;
+		e->stats.cache_hits += usage.cached_tokens > 0;
+		e->stats.cached_tokens += usage.cached_tokens;
+	}
 	if (reason == SINK_FINISH_CANCELLED)
 		e->stats.requests_cancelled++;
 	else

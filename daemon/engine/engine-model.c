@@ -186,11 +186,17 @@ int engine_remove_model(struct engine *e, struct engine_model *em, engine_remove
 
 void engine_model_release(struct engine *e, struct engine_model *em)
 {
+	struct tree_stats tree;
+
 	if (em->ws)
 		e->be->ops->workspace_free(e->be, em->ws);
 	em->ws = NULL;
 	sampler_free(em->sampler);
 	em->sampler = NULL;
+	if (em->tree) {
+		tree_stats(em->tree, &tree);
+		e->evicted_before += tree.evicted;
+	}
 	tree_free(em->tree);
 	em->tree = NULL;
 	pool_root_free(em->root);

@@ -99,6 +99,7 @@ struct engine {
 	struct list finished;		/* to be released at the end of the round */
 	struct sink *dirty;		/* to be flushed */
 	struct engine_stats stats;
+	uint64_t evicted_before;	/* from models that are gone */
 	struct engine_chunk *chunks;	/* [number of the pool's chunks], see reclaim.c */
 	int32_t *row_tokens;		/* [max_seqs + quantum] */
 	struct kb_seq *seqs;		/* [max_seqs] */

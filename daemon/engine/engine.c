@@ -159,6 +159,7 @@ static void publish_model(struct engine *e, struct engine_model *em)
 {
 	struct engine_model_stats *m = &em->stats;
 	struct engine_stats *s = &e->stats;
+	struct tree_stats tree;
 
 	m->n_running = em->sched.n_active;
 	m->n_queued = em->sched.n_waiting;
@@ -169,7 +170,9 @@ static void publish_model(struct engine *e, struct engine_model *em)
 	m->blocks_capacity = pool_root_capacity(em->root);
 	m->kv_bytes_used = m->blocks_used * em->block_bytes;
 	em->published = *m;
+	tree_stats(em->tree, &tree);
 
+	s->cache_evicted += tree.evicted;
 	s->blocks_used += m->blocks_used;
 	s->blocks_cached += m->blocks_cached;
 	s->kv_bytes_used += m->kv_bytes_used;
@@ -189,6 +192,7 @@ void engine_publish(struct engine *e)
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
 	s->blocks_used = s->blocks_cached = s->blocks_free = s->blocks_capacity = 0;
 	s->kv_bytes_used = 0;
+	s->cache_evicted = e->evicted_before;
 	list_for_each(l, &e->models)
 		publish_model(e, list_entry(l, struct engine_model, link));
 	e->published = *s;

@@ -183,6 +183,8 @@ struct engine_stats {
 	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
 	uint64_t kv_bytes, kv_bytes_used;	/* all; of the used ones */
 	uint64_t busy_ns;		/* time in steps */
+	/* Requests that looked into the cache, those that found something; tokens found; entries evicted. */
+	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
 };
 void engine_stats(struct engine *e, struct engine_stats *out);
 

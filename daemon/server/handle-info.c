@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/engine/cache-control.h"
 #include "daemon/model/chat-template.h"
 #include "daemon/server/dispatch.h"
 #include "daemon/server/server-internal.h"
@@ -91,7 +92,68 @@ static void reply_totals(struct session *s, uint64_t id)
 	reply.requests_done = stats.requests_done;
 	reply.requests_cancelled = stats.requests_cancelled;
 	reply.preemptions = stats.preemptions;
+	reply.blocks_used = stats.blocks_used;
+	reply.blocks_cached = stats.blocks_cached;
+	reply.blocks_free = stats.blocks_free;
+	reply.cache_lookups = stats.cache_lookups;
+	reply.cache_hits = stats.cache_hits;
+	reply.cached_tokens = stats.cached_tokens;
+	reply.cache_evicted = stats.cache_evicted;
 	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
+}
+
+/* A user's status, until the engine has told how much of the cache is his. */
+struct own_status {
+	struct cache_command command;
+	struct mail mail;
+	struct server *server;
+	uint64_t session;
+	struct msg_status_reply reply;		/* its strings outlive it */
+};
+
+static void deliver_own(struct mail *mail)
+{
+	struct own_status *own = list_entry(mail, struct own_status, mail);
+	struct session *s = server_session(own->server, own->session);
+
+	if (s) {
+		s->n_queries--;
+		own->reply.blocks_cached = own->command.n_entries;
+		session_send(s, KVD_MSG_STATUS_REPLY, &own->reply);
+	}
+	free(own);
+}
+
+/* On the engine's thread. */
+static void on_usage(struct cache_command *c)
+{
+	struct own_status *own = list_entry(c, struct own_status, command);
+
+	mailbox_post(own->server->mailbox, &own->mail);
+}
+
+static void reply_own(struct session *s, struct engine *engine, const struct msg_status_reply *reply)
+{
+	struct own_status *own = engine ? calloc(1, sizeof(*own)) : NULL;
+
+	if (own) {
+		own->command.op = CACHE_USAGE;
+		own->command.scope.uid = s->uid;
+		own->command.done = on_usage;
+		own->mail.deliver = deliver_own;
+		own->server = s->server;
+		own->session = s->key;
+		own->reply = *reply;
+	}
+	if (own && !engine_cache(engine, &own->command)) {
+		s->n_queries++;
+		return;
+	}
+	free(own);
+	if (engine)
+		session_error(s, reply->id, KVD_CODE_BUSY, "", "the engine has too much to answer; try again", 0);
+	else
+		session_send(s, KVD_MSG_STATUS_REPLY, reply);
 }
 
 /* Counters must not tell one user about another. */
@@ -120,7 +182,12 @@ static void answer_status(struct views_query *q)
 	reply.requests_done = own.requests_done;
 	reply.requests_cancelled = own.requests_cancelled;
 	reply.preemptions = own.preemptions;
-	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
+	reply.cache_lookups = own.cache_lookups;
+	reply.cache_hits = own.cache_hits;
+	reply.cached_tokens = own.cached_tokens;
+	for (size_t i = 0; i < q->n; i++)
+		reply.blocks_used += q->views[i].uid == s->uid ? q->views[i].n_blocks : 0;
+	reply_own(s, engine, &reply);
 }
 
 void handle_status(struct session *s, struct msg **msg)

@@ -15,6 +15,7 @@ struct stats_page {
 	_Atomic unsigned refs;
 	_Atomic uint64_t prompt_tokens, generated_tokens;
 	_Atomic uint64_t requests_done, requests_cancelled, requests_failed;
+	_Atomic uint64_t cache_lookups, cache_hits, cached_tokens;
 };
 
 struct stats_pages {
@@ -139,6 +140,11 @@ void stats_page_count(struct stats_page *page, const struct sink_event *event)
 		break;
 	case SINK_USAGE:
 		add(&page->prompt_tokens, event->usage.prompt_tokens);
+		if (event->usage.miss == SINK_MISS_NO_CACHE)
+			break;
+		add(&page->cache_lookups, 1);
+		add(&page->cache_hits, event->usage.cached_tokens > 0);
+		add(&page->cached_tokens, event->usage.cached_tokens);
 		break;
 	case SINK_DONE:
 		add(event->done.reason == SINK_FINISH_CANCELLED ? &page->requests_cancelled
@@ -175,6 +181,9 @@ void stats_page_read(const struct stats_page *page, struct accounts *accounts,
 		.requests_done = get(&page->requests_done),
 		.requests_cancelled = get(&page->requests_cancelled),
 		.requests_failed = get(&page->requests_failed),
+		.cache_lookups = get(&page->cache_lookups),
+		.cache_hits = get(&page->cache_hits),
+		.cached_tokens = get(&page->cached_tokens),
 	};
 	for (size_t i = 0; i < n_views; i++) {
 		if (views[i].uid != page->uid)
@@ -219,6 +228,11 @@ static void write_totals(const struct stats_pages *p, const struct stats_health 
 		s.steps = e->steps;
 		s.busy_ns = e->busy_ns;
 		s.blocks_free = e->blocks_free;
+		s.blocks_cached = e->blocks_cached;
+		s.cache_lookups = e->cache_lookups;
+		s.cache_hits = e->cache_hits;
+		s.cached_tokens = e->cached_tokens;
+		s.cache_evicted = e->cache_evicted;
 		s.blocks_capacity = e->blocks_capacity;
 		s.kv_bytes = e->kv_bytes;
 		s.kv_bytes_used = e->kv_bytes_used;

@@ -24,6 +24,7 @@ STATUS_REPLY, MODELS_REPLY, PS_REPLY = 0xa0, 0xa1, 0xa2
 CACHE_LS, CACHE_SHOW, CACHE_PIN, CACHE_UNPIN, CACHE_DROP, CACHE_WIPE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
 CACHE_LS_REPLY, CACHE_SHOW_REPLY, CACHE_DONE = 0xb0, 0xb1, 0xb2
 MESSAGE_MAX = 65536
+CACHE_LS_MAX = 120
 DATA = 4096
 MAGIC = 0x474e5252
 READ_INDEX, READER_WAITING = 0, 64              # in the client segment
@@ -131,6 +132,18 @@ class Client:
                     raise Refused(got[1])
                 return got[1]
             self.replies.append(got)
+
+    def cache_ls(self, **fields):
+        """All pages: the entries."""
+        entries, after = [], 0
+        while True:
+            page = self.call(CACHE_LS, {**fields, **({"after": after} if after else {})})
+            assert len(page["entries"]) <= CACHE_LS_MAX
+            entries += page["entries"]
+            if not page.get("next"):
+                return entries
+            assert page["next"] > after
+            after = page["next"]
 
     def load(self, path, name, fds=None, wait=True, **fields):
         """Loads a file, or what fds are; the reply, or without waiting the message's id."""
