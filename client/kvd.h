@@ -229,6 +229,13 @@ struct kvd_status {
 	uint64_t prompt_tokens, generated_tokens, requests_done, requests_cancelled, preemptions;
 	uint32_t loading_percent;
 	uint32_t no_cache;
+	/*
+	 * Of all: blocks in use by requests or kept by pins, those of the cache that could be let go, and free ones.  Of one's own:
+	 * those of one's requests, those of the cache that one is charged for, and 0.
+	 */
+	uint64_t blocks_used, blocks_cached, blocks_free;
+	/* Requests that looked into the cache, those that found something; tokens found; entries let go (own: 0). */
+	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
 };
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 
@@ -289,6 +296,57 @@ int kvd_load_fd(struct kvd_client *c, int fd, const struct kvd_load_options *opt
  */
 #define KVD_UNLOAD_NOW 1
 int kvd_unload(struct kvd_client *c, const char *model, unsigned flags);
+
+/*
+ * The cache.  An entry is a block of tokens whose keys and values are kept, or fewer at the end of a sequence.
+ * Namespaces and cache keys: see struct kvd_params; a namespace is called "uid:N", "group:NAME" or "public", and with a key
+ * "uid:N/KEY" and so on.  Own namespaces, and of shared ones the entries that one is charged for; everything
+ * for root and the daemon's user.  Fields tell as much as one may know.  Failures as kvd_status(); what one may not
+ * know of is refused with KVD_REFUSED_NO_ENTRY.  model NULL: the default one.
+ */
+struct kvd_cache_entry {
+	uint64_t entry;			/* its number in its model's cache */
+	uint64_t parent;		/* lower; 0: it begins a prompt */
+	char ns[128];
+	uint32_t uid;			/* who is charged for it */
+	uint32_t n_tokens, first;	/* tokens in it, position of the first */
+	int joined;			/* of the same chain as its parent: it is its only child and is charged to the same uid */
+	uint64_t bytes;
+	char tier[32];			/* "memory" */
+	uint64_t age_ns, idle_ns;	/* since it was made, since its last use */
+	uint64_t ttl_ns;		/* until it expires; 0: it does not, or that is not told */
+	uint32_t hits, n_users, n_pins;	/* later uses; requests that hold it, pins on it */
+	uint32_t priority;		/* enum kvd_cache_priority */
+	int pinned;			/* by this user */
+	char words[49];			/* the beginning of its text */
+};
+/* Of ns and those below it ("own" too), NULL: all that one may see.  By ascending numbers; *entries is malloc'd. */
+int kvd_cache_ls(struct kvd_client *c, const char *model, const char *ns, struct kvd_cache_entry **entries, size_t *n);
+
+struct kvd_cache_details {
+	struct kvd_cache_entry entry;
+	uint64_t chain;			/* the first entry of its chain */
+	uint32_t n_path, n_below;	/* entries from the beginning to it, and after it */
+	uint32_t pinned_by[16], n_pinned_by;	/* uids */
+	char text[1025];		/* what the prompt begins with */
+	char own[1025];			/* the text of its own tokens */
+};
+int kvd_cache_show(struct kvd_client *c, const char *model, uint64_t entry, struct kvd_cache_details *out);
+
+/* What was changed; each function takes NULL for it. */
+struct kvd_cache_change {
+	uint64_t n_entries, n_tokens, bytes;
+};
+/* Keeps it and all before it, and charges this user for them.  Pinned by him already: the same. */
+int kvd_cache_pin(struct kvd_client *c, const char *model, uint64_t entry, struct kvd_cache_change *out);
+#define KVD_CACHE_ALL 1		/* unpin: everybody's pins; wipe: all namespaces */
+#define KVD_CACHE_CHAIN 2	/* drop: from the first entry of its chain on */
+int kvd_cache_unpin(struct kvd_client *c, const char *model, uint64_t entry, unsigned flags,
+		    struct kvd_cache_change *out);
+/* Removes it and all after it. */
+int kvd_cache_drop(struct kvd_client *c, const char *model, uint64_t entry, unsigned flags, struct kvd_cache_change *out);
+/* Removes all of ns and those below it (NULL: one's own).  model NULL: of all models. */
+int kvd_cache_wipe(struct kvd_client *c, const char *model, const char *ns, unsigned flags, struct kvd_cache_change *out);
 
 const char *kvd_version(void);		/* of the library */
 unsigned kvd_protocol_version(void);	/* a daemon of another one is refused */

@@ -23,7 +23,8 @@ static json_t *models_json(const struct kvd_model *models, size_t n)
 static int print_json(const struct ctl *ctl, const struct kvd_status *s, const struct kvd_model *models, size_t n)
 {
 	return json_print(ctl, json_pack(
-		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,s:o}",
+		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,"
+		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}",
 		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
 		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
@@ -36,7 +37,11 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 		"requests_done", json_u64(s->requests_done),
 		"requests_cancelled", json_u64(s->requests_cancelled),
 		"preemptions", json_u64(s->preemptions), "loading_percent", json_u64(s->loading_percent),
-		"no_cache", s->no_cache, "models", models_json(models, n)));
+		"no_cache", s->no_cache,
+		"blocks_used", json_u64(s->blocks_used), "blocks_cached", json_u64(s->blocks_cached),
+		"blocks_free", json_u64(s->blocks_free), "cache_lookups", json_u64(s->cache_lookups),
+		"cache_hits", json_u64(s->cache_hits), "cached_tokens", json_u64(s->cached_tokens),
+		"cache_evicted", json_u64(s->cache_evicted), "models", models_json(models, n)));
 }
 
 static void print_model(const struct kvd_model *m)
@@ -62,6 +67,15 @@ static void print_models(const struct kvd_model *models, size_t n)
 		printf("%-12snone\n", "models");
 }
 
+/* How much of what was asked for was there. */
+static void print_cache(const struct kvd_status *s)
+{
+	double hits = s->cache_lookups ? 100.0 * (double)s->cache_hits / (double)s->cache_lookups : 0;
+
+	printf("%-12s%" PRIu64 " of %" PRIu64 " requests found something (%.0f %%), %" PRIu64 " tokens; %"
+	       PRIu64 " evicted\n", "cache", s->cache_hits, s->cache_lookups, hits, s->cached_tokens, s->cache_evicted);
+}
+
 static void print_page(const struct kvd_status *s, const struct kvd_model *models, size_t n)
 {
 	char a[FORMAT_MAX], b[FORMAT_MAX];
@@ -78,6 +92,9 @@ static void print_page(const struct kvd_status *s, const struct kvd_model *model
 	printf("%-12s%s\n", "weights", format_bytes(a, s->weight_bytes));
 	printf("%-12s%s of %s in use%s\n", "KV memory", format_bytes(a, s->kv_bytes_used),
 	       format_bytes(b, s->kv_bytes), s->no_cache ? " (--no-cache)" : "");
+	printf("%-12s%" PRIu64 " in use, %" PRIu64 " cached, %" PRIu64 " free\n", "blocks", s->blocks_used,
+	       s->blocks_cached, s->blocks_free);
+	print_cache(s);
 	printf("%-12s%" PRIu32 "\n", "sessions", s->n_sessions);
 	printf("%-12s%" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " parked; %" PRIu64 " done, %" PRIu64
 	       " cancelled, %" PRIu64 " preemptions\n", "requests", s->n_running, s->n_queued, s->n_parked,

@@ -50,6 +50,7 @@ int cmd_status(struct ctl *ctl, int argc, char **argv);
 int cmd_models(struct ctl *ctl, int argc, char **argv);
 int cmd_load(struct ctl *ctl, int argc, char **argv);
 int cmd_unload(struct ctl *ctl, int argc, char **argv);
+int cmd_cache(struct ctl *ctl, int argc, char **argv);
 int cmd_perplexity(struct ctl *ctl, int argc, char **argv);
 int cmd_version(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
@@ -94,6 +95,8 @@ enum ctl_option {	/* options without a letter */
 	CTL_OPT_REPEAT_PENALTY, CTL_OPT_SEED, CTL_OPT_STOP, CTL_OPT_RAW, CTL_OPT_CHAT,
 	CTL_OPT_LOGPROBS, CTL_OPT_SYSTEM, CTL_OPT_IGNORE_EOS, CTL_OPT_QUIET, CTL_OPT_IDS,
 	CTL_OPT_BOS, CTL_OPT_SPECIAL, CTL_OPT_NAME, CTL_OPT_CTX, CTL_OPT_NOW,
+	CTL_OPT_NAMESPACE, CTL_OPT_CACHE_KEY, CTL_OPT_TTL, CTL_OPT_PRIORITY, CTL_OPT_PIN, CTL_OPT_NO_CACHE,
+	CTL_OPT_ALL, CTL_OPT_YES,
 };
 
 #define CTL_GLOBAL_OPTIONS \
@@ -108,6 +111,9 @@ int ctl_options_bad(struct ctl_options *o, const char *text);
 /* The current option's value as a number, 0 or CTL_OPTIONS_EXIT after a message. */
 int ctl_options_u64(struct ctl_options *o, uint64_t min, uint64_t max, uint64_t *out);
 int ctl_options_float(struct ctl_options *o, double min, double max, float *out);
+
+/* "30s", "10m", "1h", "7d" as seconds, not 0; the same. */
+int ctl_options_duration(struct ctl_options *o, uint32_t *out);
 
 /* For commands without arguments: 0, or CTL_OPTIONS_EXIT after a message. */
 int ctl_options_no_arguments(struct ctl_options *o);

@@ -8,6 +8,13 @@ const char help_global[] =
 	"  --json               JSON instead of text\n"
 	"  -h, --help           this text\n";
 
+#define HELP_CACHE_OPTIONS \
+	"  --namespace NAME     whose cache: own (default), group:NAME or public, where permitted\n" \
+	"  --cache-key KEY      a part of it by itself\n" \
+	"  --ttl TIME           what is left there expires so long after its last use: 30s, 10m, 1h, 7d\n" \
+	"  --priority P         low, normal or high: what goes first when room is needed\n" \
+	"  --pin                what the prompt filled stays until it is unpinned\n"
+
 #define HELP_SAMPLING \
 	"  -m, --model MODEL    a loaded model's name, or a GGUF file: with no daemon there, a\n" \
 	"                       private one is started that exits when idle\n" \
@@ -21,7 +28,9 @@ const char help_global[] =
 	"  --seed S             the same seed, the same answer (default: random)\n" \
 	"  --stop STR           end before this text; may be given up to 16 times\n" \
 	"  --system TEXT        a system message before the first one\n" \
-	"  -q, --quiet          no progress and no figures on stderr\n"
+	"  -q, --quiet          no progress and no figures on stderr\n" \
+	HELP_CACHE_OPTIONS \
+	"  --no-cache           no part in the cache\n"
 
 const char help_generate[] =
 	"The prompt is the argument, the file of -f, or standard input ('-', or no prompt and\n"
@@ -66,4 +75,51 @@ const char help_perplexity[] =
 	"options:\n"
 	"  -m, --model MODEL    as for generate\n"
 	"  --ctx N              tokens in a window (default 512)\n"
+	"  -q, --quiet          no progress on stderr\n\n";
+
+const char help_cache[] =
+	"  ls [-m MODEL] [--namespace NAME]   what is there, as a tree\n"
+	"  show [-m MODEL] ID                 one entry of it\n"
+	"  pin [-m MODEL] ID...               keep it and what is before it\n"
+	"  unpin [-m MODEL] [--all] ID...     keep it no longer\n"
+	"  drop [-m MODEL] ID...              remove it and what is after it\n"
+	"  wipe [-m MODEL] [--namespace NAME | --all] [--yes]   remove all of one's own\n"
+	"  warm [OPTION]... [PROMPT|-]        compute a prompt ahead of its use\n\n"
+	"\"kvctl cache COMMAND --help\" has the options of each.\n\n";
+
+#define HELP_MODEL "  -m, --model MODEL    of this model (default: the daemon's default one)\n"
+
+const char help_cache_ls[] =
+	"A line for each stretch of tokens without branches: its number, tokens, size, where it lies, age, time since\n"
+	"its last use, later uses, pins, who is charged, and how its text begins.\n\n"
+	"options:\n"
+	"  -m, --model MODEL    of this model (default: all)\n"
+	"  --namespace NAME     only this one and those below it\n\n";
+
+const char help_cache_show[] = "options:\n" HELP_MODEL "\n";
+
+const char help_cache_pin[] =
+	"What is pinned is not let go when room is needed, and does not expire; it is charged to who pinned it, too.\n\n"
+	"options:\n" HELP_MODEL "\n";
+
+const char help_cache_unpin[] = "options:\n" HELP_MODEL "  --all                everybody's pins (administrators)\n\n";
+
+const char help_cache_drop[] = "options:\n" HELP_MODEL "\n";
+
+const char help_cache_wipe[] =
+	"options:\n"
+	"  -m, --model MODEL    of this model (default: of all)\n"
+	"  --namespace NAME     only this one and those below it, e.g. own/KEY\n"
+	"  --all                everybody's (administrators)\n"
+	"  --yes                do not ask\n\n";
+
+const char help_cache_warm[] =
+	"Computes a prompt, so that it is in the cache when a request begins with it; the prompt comes from where\n"
+	"generate takes it.\n\n"
+	"options:\n"
+	"  -m, --model MODEL    as for generate\n"
+	"  -f, --file FILE      read the prompt from FILE\n"
+	"  --raw, --chat        as for generate\n"
+	"  --system TEXT        a system message before it\n"
+	HELP_CACHE_OPTIONS
 	"  -q, --quiet          no progress on stderr\n\n";

@@ -18,6 +18,8 @@ static const struct ctl_command commands[] = {
 	{ "models", "", "the models that are loaded", "", cmd_models },
 	{ "load", "[--name NAME] [--ctx N] FILE", "have the daemon load a model", help_load, cmd_load },
 	{ "unload", "[--now] MODEL", "have the daemon unload a model", help_unload, cmd_unload },
+	{ "cache", "ls|show|pin|unpin|drop|wipe|warm [ARGUMENT]...", "what is kept of prompts, and for whom",
+	  help_cache, cmd_cache },
 	{ "perplexity", "[-m MODEL] [--ctx N] FILE|-", "how well a model predicts a text", help_perplexity,
 	  cmd_perplexity },
 	{ "version", "", "versions of kvctl and of the daemon", "", cmd_version },

@@ -115,6 +115,26 @@ int ctl_options_float(struct ctl_options *o, double min, double max, float *out)
 	return 0;
 }
 
+int ctl_options_duration(struct ctl_options *o, uint32_t *out)
+{
+	static const struct { char unit; uint32_t seconds; } units[] = {
+		{ 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 },
+	};
+	size_t n = strspn(optarg, "0123456789");
+
+	errno = 0;
+	uint64_t v = strtoull(optarg, NULL, 10);
+	for (size_t i = 0; n && optarg[n] && !optarg[n + 1] && i < sizeof(units) / sizeof(units[0]); i++) {
+		if (units[i].unit != optarg[n])
+			continue;
+		if (errno || !v || v > UINT32_MAX / units[i].seconds)
+			return ctl_options_bad(o, "not between 1s and 49710d");
+		*out = (uint32_t)v * units[i].seconds;
+		return 0;
+	}
+	return ctl_options_bad(o, "not a duration like 30s, 10m, 1h or 7d");
+}
+
 int ctl_options_no_arguments(struct ctl_options *o)
 {
 	if (optind == o->argc)

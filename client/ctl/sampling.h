@@ -8,6 +8,8 @@
 #define SAMPLING_STOP_MAX 16		/* stop strings; a limit of the protocol */
 #define SAMPLING_STOP_BYTES_MAX 256	/* of each */
 #define SAMPLING_LOGPROBS_MAX 32
+#define SAMPLING_NAMESPACE_MAX 127
+#define SAMPLING_CACHE_KEY_MAX 64
 
 struct sampling {
 	struct kvd_params params;	/* model, sampling, stop */
@@ -28,7 +30,17 @@ struct sampling {
 	{ "seed", required_argument, NULL, CTL_OPT_SEED }, \
 	{ "stop", required_argument, NULL, CTL_OPT_STOP }, \
 	{ "system", required_argument, NULL, CTL_OPT_SYSTEM }, \
-	{ "quiet", no_argument, NULL, 'q' }
+	{ "quiet", no_argument, NULL, 'q' }, \
+	CACHE_LONGS, \
+	{ "no-cache", no_argument, NULL, CTL_OPT_NO_CACHE }
+
+/* Of whose cache it uses, and how: a part of them. */
+#define CACHE_LONGS \
+	{ "namespace", required_argument, NULL, CTL_OPT_NAMESPACE }, \
+	{ "cache-key", required_argument, NULL, CTL_OPT_CACHE_KEY }, \
+	{ "ttl", required_argument, NULL, CTL_OPT_TTL }, \
+	{ "priority", required_argument, NULL, CTL_OPT_PRIORITY }, \
+	{ "pin", no_argument, NULL, CTL_OPT_PIN }
 
 void sampling_init(struct sampling *s);
 /* c from ctl_options_next(): 0 if it was taken; 1 if it is another command's; CTL_OPTIONS_EXIT. */

@@ -26,10 +26,42 @@ const char *refusal_name(uint32_t code)
 		[KVD_REFUSED_CONTEXT_LENGTH] = "context_length_exceeded", [KVD_REFUSED_NO_MODEL] = "no_model",
 		[KVD_REFUSED_TEMPLATE] = "template", [KVD_REFUSED_NO_MEMORY] = "no_memory",
 		[KVD_REFUSED_SHUTDOWN] = "shutdown", [KVD_REFUSED_INTERNAL] = "internal",
-		[KVD_REFUSED_LOADING] = "loading",
+		[KVD_REFUSED_LOADING] = "loading", [KVD_REFUSED_NO_ENTRY] = "no_entry",
 	};
 
 	return code < sizeof(names) / sizeof(names[0]) && names[code] ? names[code] : "unknown";
+}
+
+static const struct { const char *name, *words; } misses[] = {
+	[KVD_CACHE_MISS_NONE] = { "none", "nothing is missing" },
+	[KVD_CACHE_MISS_NO_CACHE] = { "no_cache", "the request has no part in the cache" },
+	[KVD_CACHE_MISS_EMPTY] = { "empty", "nothing is stored from there on" },
+	[KVD_CACHE_MISS_DIFFERS] = { "differs", "differs" },
+	[KVD_CACHE_MISS_EXPIRED] = { "expired", "expired" },
+	[KVD_CACHE_MISS_EVICTED] = { "evicted", "evicted" },
+	[KVD_CACHE_MISS_NAMESPACE] = { "namespace", "another namespace has it" },
+	[KVD_CACHE_MISS_LOGPROBS] = { "logprobs", "the prompt's log-probabilities were asked for" },
+	[KVD_CACHE_MISS_KEY] = { "key", "another cache key has it" },
+};
+
+const char *miss_name(uint32_t miss)
+{
+	return miss < sizeof(misses) / sizeof(misses[0]) ? misses[miss].name : "unknown";
+}
+
+const char *miss_words(uint32_t miss)
+{
+	return miss < sizeof(misses) / sizeof(misses[0]) ? misses[miss].words : "unknown";
+}
+
+void show_miss(json_t *v, const struct reply *reply)
+{
+	json_object_set_new(v, "miss", json_string(miss_name(reply->miss)));
+	if (reply->miss_token < 0)
+		return;
+	json_object_set_new(v, "miss_token", json_integer(reply->miss_token));
+	json_object_set_new(v, "miss_text", json_text(reply->miss_bytes.data, reply->miss_bytes.n));
+	json_object_set_new(v, "miss_bytes", json_bytes(reply->miss_bytes.data, reply->miss_bytes.n));
 }
 
 void show_init(struct show *s, enum stream_mode mode, bool want_alternatives)
@@ -177,13 +209,18 @@ int show_summary(struct show *s, const struct reply *reply)
 		return output_end_line(&s->out);
 	json_t *v = json_pack("{s:s,s:s,s:o}", "type", "done", "finish", finish_name(reply->finish),
 			      "text", json_text(reply->text.data, reply->text.n));
-	if (v && reply->has_usage)
-		json_object_set_new(v, "usage", json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}",
+	if (v && reply->has_usage) {
+		json_t *usage = json_pack("{s:o,s:o,s:o,s:o,s:o,s:o}",
 			"prompt_tokens", json_u64(reply->prompt_tokens),
 			"cached_tokens", json_u64(reply->cached_tokens),
 			"generated_tokens", json_u64(reply->generated_tokens),
 			"queue_ns", json_u64(reply->queue_ns), "prefill_ns", json_u64(reply->prefill_ns),
-			"decode_ns", json_u64(reply->decode_ns)));
+			"decode_ns", json_u64(reply->decode_ns));
+
+		if (usage)
+			show_miss(usage, reply);
+		json_object_set_new(v, "usage", usage);
+	}
 	return show_json(s, v);
 }
 

@@ -3,6 +3,7 @@
 #ifndef KVD_CTL_STREAM_SHOW_H
 #define KVD_CTL_STREAM_SHOW_H
 
+#include "client/ctl/json.h"
 #include "client/ctl/output.h"
 #include "client/ctl/stream.h"
 
@@ -30,5 +31,10 @@ int show_error(struct show *s, const char *text, uint32_t code, const char *fiel
 
 const char *finish_name(uint32_t finish);
 const char *refusal_name(uint32_t code);
+/* enum kvd_cache_miss: one word, and an explanation. */
+const char *miss_name(uint32_t miss);
+const char *miss_words(uint32_t miss);
+/* What a reply says of the cache, as members of an object. */
+void show_miss(json_t *v, const struct reply *reply);
 
 #endif

@@ -21,6 +21,7 @@ struct stream {
 	struct show show;
 	struct progress progress;
 	struct reply *reply;
+	bool no_figures;
 	bool interrupted;	/* Ctrl-C */
 	bool broken;		/* nobody reads stdout */
 	int output_error;	/* -errno, other than a closed pipe */
@@ -33,6 +34,7 @@ void reply_deinit(struct reply *reply)
 {
 	free(reply->text.data);
 	free(reply->ids);
+	free(reply->miss_bytes.data);
 	*reply = (struct reply){ 0 };
 }
 
@@ -78,7 +80,7 @@ static void stream_output_failed(struct stream *s, int r)
 	stream_cancel(s);
 }
 
-static void stream_usage(struct reply *reply, const struct kvd_event *e)
+static int stream_usage(struct reply *reply, const struct kvd_event *e)
 {
 	reply->has_usage = true;
 	reply->prompt_tokens = e->prompt_tokens;
@@ -87,6 +89,10 @@ static void stream_usage(struct reply *reply, const struct kvd_event *e)
 	reply->queue_ns = e->queue_ns;
 	reply->prefill_ns = e->prefill_ns;
 	reply->decode_ns = e->decode_ns;
+	reply->miss = e->miss;
+	reply->miss_token = e->id;
+	reply->miss_bytes.n = 0;
+	return text_append(&reply->miss_bytes, e->bytes, e->n_bytes);
 }
 
 static void stream_refused(struct stream *s, const struct kvd_event *e)
@@ -123,7 +129,9 @@ static void stream_event(struct stream *s, const struct kvd_event *e)
 		r = text_append(&reply->text, e->bytes, e->n_bytes);
 		break;
 	case KVD_EVENT_USAGE:
-		stream_usage(reply, e);
+		r = stream_usage(reply, e);
+		if (r)
+			stream_output_failed(s, r);
 		return;
 	case KVD_EVENT_DONE:
 		reply->finished = true;
@@ -187,6 +195,20 @@ static void stream_loop(struct stream *s)
 	}
 }
 
+/* Why not all of the prompt was cached. */
+static void print_miss(const struct reply *reply)
+{
+	char quoted[64];
+
+	if (reply->miss == KVD_CACHE_MISS_NONE || reply->miss == KVD_CACHE_MISS_NO_CACHE || reply->miss_token < 0)
+		return;
+	text_quote(reply->miss_bytes.data, reply->miss_bytes.n, quoted, sizeof(quoted));
+	fprintf(stderr, "[%u of %u prompt tokens cached; first that is not: ", reply->cached_tokens,
+		reply->prompt_tokens);
+	text_print_visible(stderr, quoted, strlen(quoted));
+	fprintf(stderr, " (%s)]\n", miss_words(reply->miss));
+}
+
 static void print_figures(const struct reply *reply)
 {
 	double seconds = (double)reply->decode_ns / 1e9;
@@ -196,6 +218,7 @@ static void print_figures(const struct reply *reply)
 	if (seconds > 0 && reply->generated_tokens)
 		fprintf(stderr, ", %.1f tok/s", reply->generated_tokens / seconds);
 	fprintf(stderr, "; %s]\n", finish_name(reply->finish));
+	print_miss(reply);
 }
 
 static void stream_finish(struct stream *s)
@@ -218,14 +241,14 @@ static void stream_finish(struct stream *s)
 		s->status = CTL_INTERRUPTED;
 	else if (s->broken || s->output_error || r)
 		s->status = CTL_FAILED;
-	if (s->progress.enabled && reply->has_usage && !s->broken)
+	if (s->progress.enabled && !s->no_figures && reply->has_usage && !s->broken)
 		print_figures(reply);
 }
 
 int stream_run(struct ctl *ctl, struct kvd_client *c, const struct kvd_params *params,
 	       const struct stream_options *options, struct reply *reply)
 {
-	struct stream s = { .ctl = ctl, .c = c, .reply = reply };
+	struct stream s = { .ctl = ctl, .c = c, .reply = reply, .no_figures = options->no_figures };
 	struct kvd_params p = *params;
 
 	progress_init(&s.progress, options->quiet);

@@ -15,6 +15,7 @@ enum stream_mode {
 struct stream_options {
 	enum stream_mode mode;
 	bool quiet;		/* nothing on stderr but errors */
+	bool no_figures;	/* at the end */
 	bool end_line;		/* a newline at the end also where stdout is no terminal */
 };
 
@@ -28,6 +29,9 @@ struct reply {
 	bool has_usage;
 	uint32_t prompt_tokens, cached_tokens, generated_tokens;
 	uint64_t queue_ns, prefill_ns, decode_ns;
+	uint32_t miss;		/* enum kvd_cache_miss */
+	int32_t miss_token;	/* -1: none */
+	struct text_buffer miss_bytes;
 	uint32_t error_code;	/* enum kvd_client_code, 0: none */
 };
 

@@ -126,6 +126,9 @@ static void fill_status(struct kvd_status *out, const struct msg_status_reply *m
 		.generated_tokens = m->generated_tokens, .requests_done = m->requests_done,
 		.requests_cancelled = m->requests_cancelled, .preemptions = m->preemptions,
 		.loading_percent = m->loading_percent, .no_cache = m->no_cache,
+		.blocks_used = m->blocks_used, .blocks_cached = m->blocks_cached, .blocks_free = m->blocks_free,
+		.cache_lookups = m->cache_lookups, .cache_hits = m->cache_hits,
+		.cached_tokens = m->cached_tokens, .cache_evicted = m->cache_evicted,
 	};
 	COPY(out->version, m->version);
 	COPY(out->device, m->device);

@@ -167,6 +167,15 @@ static bool handle_message(struct kvd_client *c, struct msg **m)
 	case KVD_MSG_UNLOADED:
 		handle_reply(c, m, (*m)->unloaded.id);
 		return false;
+	case KVD_MSG_CACHE_LS_REPLY:
+		handle_reply(c, m, (*m)->cache_ls_reply.id);
+		return false;
+	case KVD_MSG_CACHE_SHOW_REPLY:
+		handle_reply(c, m, (*m)->cache_show_reply.id);
+		return false;
+	case KVD_MSG_CACHE_DONE:
+		handle_reply(c, m, (*m)->cache_done.id);
+		return false;
 	case KVD_MSG_LOADING:
 		handle_loading(c, &(*m)->loading);
 		return false;

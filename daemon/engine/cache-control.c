@@ -292,6 +292,8 @@ static void call(struct engine *e, void *arg)
 	struct cache_command *c = arg;
 
 	c->result = run(e, c);
+	/* Who asks for figures next sees what it has changed. */
+	engine_publish(e);
 	c->done(c);
 }
 
