@@ -279,7 +279,7 @@ cppcheck:
 install: all
 	$(INSTALL) -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
 		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man5 \
-		$(DESTDIR)$(mandir)/man8
+		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man8
 	$(INSTALL) -m 755 $(KVCTL) $(BUILD)/bin/kvd-bench $(DESTDIR)$(bindir)
 	$(INSTALL) -m 755 $(KVD) $(DESTDIR)$(sbindir)
 	$(INSTALL) -m 644 $(LIBKVD_A) $(DESTDIR)$(libdir)
@@ -291,6 +291,7 @@ install: all
 	$(INSTALL) -m 644 man/kvctl.1 $(DESTDIR)$(mandir)/man1
 	$(INSTALL) -m 644 man/libkvd.3 $(DESTDIR)$(mandir)/man3
 	$(INSTALL) -m 644 man/kvd.conf.5 $(DESTDIR)$(mandir)/man5
+	$(INSTALL) -m 644 man/kvd-cache.7 $(DESTDIR)$(mandir)/man7
 	$(INSTALL) -m 644 man/kvd.8 $(DESTDIR)$(mandir)/man8
 
 clean:

@@ -230,8 +230,8 @@ struct kvd_status {
 	uint32_t loading_percent;
 	uint32_t no_cache;
 	/*
-	 * Of all: blocks in use by requests or kept by pins, those of the cache that could be let go, and free ones.  Of one's own:
-	 * those of one's requests, those of the cache that one is charged for, and 0.
+	 * Of all: blocks in use by requests or kept by pins, those of the cache that could be let go, and free ones.
+	 * Of one's own: those of one's requests, those of the cache that one is charged for, and 0.
 	 */
 	uint64_t blocks_used, blocks_cached, blocks_free;
 	/* Requests that looked into the cache, those that found something; tokens found; entries let go (own: 0). */
@@ -299,10 +299,10 @@ int kvd_unload(struct kvd_client *c, const char *model, unsigned flags);
 
 /*
  * The cache.  An entry is a block of tokens whose keys and values are kept, or fewer at the end of a sequence.
- * Namespaces and cache keys: see struct kvd_params; a namespace is called "uid:N", "group:NAME" or "public", and with a key
- * "uid:N/KEY" and so on.  Own namespaces, and of shared ones the entries that one is charged for; everything
- * for root and the daemon's user.  Fields tell as much as one may know.  Failures as kvd_status(); what one may not
- * know of is refused with KVD_REFUSED_NO_ENTRY.  model NULL: the default one.
+ * Namespaces and cache keys: see struct kvd_params; a namespace is called "uid:N", "group:NAME" or "public",
+ * and with a key "uid:N/KEY" and so on.  One sees one's own namespaces, and of shared ones the entries that one is
+ * charged for; root and the daemon's user see everything.  Fields tell as much as one may know.  Failures as
+ * kvd_status(); what one may not know of is refused with KVD_REFUSED_NO_ENTRY.  model NULL: the default one.
  */
 struct kvd_cache_entry {
 	uint64_t entry;			/* its number in its model's cache */
@@ -310,7 +310,7 @@ struct kvd_cache_entry {
 	char ns[128];
 	uint32_t uid;			/* who is charged for it */
 	uint32_t n_tokens, first;	/* tokens in it, position of the first */
-	int joined;			/* of the same chain as its parent: it is its only child and is charged to the same uid */
+	int joined;			/* of the same chain as its parent: its only child, charged to the same uid */
 	uint64_t bytes;
 	char tier[32];			/* "memory" */
 	uint64_t age_ns, idle_ns;	/* since it was made, since its last use */
@@ -344,9 +344,11 @@ int kvd_cache_pin(struct kvd_client *c, const char *model, uint64_t entry, struc
 int kvd_cache_unpin(struct kvd_client *c, const char *model, uint64_t entry, unsigned flags,
 		    struct kvd_cache_change *out);
 /* Removes it and all after it. */
-int kvd_cache_drop(struct kvd_client *c, const char *model, uint64_t entry, unsigned flags, struct kvd_cache_change *out);
+int kvd_cache_drop(struct kvd_client *c, const char *model, uint64_t entry, unsigned flags,
+		   struct kvd_cache_change *out);
 /* Removes all of ns and those below it (NULL: one's own).  model NULL: of all models. */
-int kvd_cache_wipe(struct kvd_client *c, const char *model, const char *ns, unsigned flags, struct kvd_cache_change *out);
+int kvd_cache_wipe(struct kvd_client *c, const char *model, const char *ns, unsigned flags,
+		   struct kvd_cache_change *out);
 
 const char *kvd_version(void);		/* of the library */
 unsigned kvd_protocol_version(void);	/* a daemon of another one is refused */

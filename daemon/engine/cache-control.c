@@ -65,7 +65,8 @@ static void copy_text(const struct engine_model *em, const int32_t *tokens, uint
 
 	for (uint32_t i = 0; i < n; i++) {
 		size_t n_bytes;
-		const uint8_t *bytes = tokenizer_bytes_after(em->tokenizer, i ? tokens[i - 1] : -1, tokens[i], &n_bytes);
+		int32_t previous = i ? tokens[i - 1] : -1;
+		const uint8_t *bytes = tokenizer_bytes_after(em->tokenizer, previous, tokens[i], &n_bytes);
 
 		if (!bytes)
 			continue;

@@ -65,7 +65,7 @@ struct cache_command {
 	struct cache_scope scope;
 	uint64_t entry;			/* all but LS, WIPE and USAGE */
 	uint64_t after;			/* LS: `next` of the page before; 0: the first */
-	bool all;			/* UNPIN, by administrators: everybody's pins.  WIPE: the filter is not looked at */
+	bool all;			/* UNPIN, by administrators: everybody's pins.  WIPE: whatever the filter */
 	bool chain;			/* DROP: from the first of its chain on */
 	struct cache_entry *entries;	/* LS: [CACHE_PAGE_MAX] to be filled in; SHOW: [1] */
 

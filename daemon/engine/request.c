@@ -219,7 +219,10 @@ void request_usage(const struct engine_request *r, uint64_t now_ns, struct outpu
 		.prefill_ns = first - admit,
 		.decode_ns = now_ns - first,
 	};
-	if (out->miss_token >= 0)
-		out->miss_bytes = tokenizer_bytes_after(r->model->tokenizer, r->n_cached ? r->tokens[r->n_cached - 1] : -1,
-							out->miss_token, &out->n_miss_bytes);
+	if (out->miss_token >= 0) {
+		int32_t previous = r->n_cached ? r->tokens[r->n_cached - 1] : -1;
+
+		out->miss_bytes = tokenizer_bytes_after(r->model->tokenizer, previous, out->miss_token,
+							&out->n_miss_bytes);
+	}
 }

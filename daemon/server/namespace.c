@@ -98,7 +98,8 @@ static int choose_group(const struct namespaces *n, uint32_t groups, const char 
 			return 0;
 	/* The same whether there is such a group, the peer is not in it, or nobody may use it. */
 	return diag_set(diag, NAMESPACE_E_DENIED,
-			"the cache of %.40s is not for this user, or not permitted by the daemon's configuration", name);
+			"the cache of %.40s is not for this user, or not permitted by the daemon's configuration",
+			name);
 }
 
 /* The base of the name that was asked for. */
