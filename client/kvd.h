@@ -312,7 +312,7 @@ struct kvd_cache_entry {
 	uint32_t n_tokens, first;	/* tokens in it, position of the first */
 	int joined;			/* of the same chain as its parent: its only child, charged to the same uid */
 	uint64_t bytes;
-	char tier[32];			/* "memory" */
+	char tier[32];			/* "memory", "host" */
 	uint64_t age_ns, idle_ns;	/* since it was made, since its last use */
 	uint64_t ttl_ns;		/* until it expires; 0: it does not, or that is not told */
 	uint32_t hits, n_users, n_pins;	/* later uses; requests that hold it, pins on it */
