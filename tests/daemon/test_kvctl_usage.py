@@ -199,6 +199,22 @@ WRONG = [
     (["perplexity"], "no file"), (["perplexity", "a", "b"], "b"),
     (["perplexity", "--ctx", "1", "a"], "--ctx: not between"), (["perplexity", "--ctx", "x", "a"], "--ctx"),
     (["perplexity", "-n", "5", "a"], "-n"),
+    (["generate", "--ttl", "10", "x"], "--ttl: not a duration"), (["generate", "--ttl", "1w", "x"], "--ttl: not a duration"),
+    (["generate", "--ttl", "0s", "x"], "--ttl: not between"), (["generate", "--ttl", "h", "x"], "--ttl: not a duration"),
+    (["generate", "--ttl", "99999999999d", "x"], "--ttl: not between"), (["generate", "--ttl", "1h1", "x"], "--ttl"),
+    (["generate", "--priority", "urgent", "x"], "--priority: not low"),
+    (["generate", "--namespace", "", "x"], "--namespace: not 1 to"),
+    (["generate", "--cache-key", "a/b", "x"], "--cache-key: must have no '/'"),
+    (["generate", "--cache-key", "k" * 65, "x"], "--cache-key: not 1 to"),
+    (["chat", "--namespace", "public", "--no-cache"], "exclude each other"),
+    (["cache"], "no command"), (["cache", "export"], "export"), (["cache", "--nonsense"], "--nonsense"),
+    (["cache", "ls", "x"], "takes no argument"), (["cache", "ls", "--namespace", ""], "--namespace: must not be empty"),
+    (["cache", "show"], "no entry"), (["cache", "show", "1", "2"], "one entry only"), (["cache", "show", "0"], "not the number"),
+    (["cache", "pin"], "no entry"), (["cache", "pin", "1", "x"], "not the number of an entry: x"),
+    (["cache", "pin", "--all", "1"], "--all"), (["cache", "drop", "-1"], "-1"),
+    (["cache", "drop", "18446744073709551616"], "not the number"),
+    (["cache", "wipe", "--all", "--namespace", "own"], "exclude each other"), (["cache", "wipe", "5"], "takes no argument"),
+    (["cache", "warm", "-n", "5", "x"], "-n"), (["cache", "warm", "a", "b"], "b"), (["cache", "warm", "--no-cache", "x"], "--no-cache"),
 ]
 
 
@@ -419,7 +435,7 @@ def test_json_lines(kvctl, fake):
         f.token(m, 3, b"\xff\x00", float("nan"))
         f.put(k.ALTERNATIVES, m["id"], struct.pack("<II", 1, 0) + struct.pack("<ifII", 5, -1.5, 1, 40) + b"a")
         f.text(m, b"\xe2\x82\xac")
-        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQiI", 4, 1, 2, 0, 5, 6, 7, -1, 0))
+        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQiI", 4, 1, 2, k.MISS_DIFFERS, 5, 6, 7, 8, 2) + b" \xff")
         f.done(m, k.LENGTH)
     r = kvctl("generate", "--json", "--logprobs", "1", "x", socket=fake(generate=generate).path)
     assert r.returncode == 0
@@ -429,7 +445,8 @@ def test_json_lines(kvctl, fake):
         {"type": "text", "text": "€"},
         {"type": "done", "finish": "length", "text": "€",
          "usage": {"prompt_tokens": 4, "cached_tokens": 1, "generated_tokens": 2, "queue_ns": 5, "prefill_ns": 6,
-                   "decode_ns": 7}}]
+                   "decode_ns": 7, "miss": "differs", "miss_token": 8, "miss_text": " \ufffd",
+                   "miss_bytes": [32, 255]}}]
 
 
 def run_on_terminal(args):
@@ -473,7 +490,35 @@ def test_figures_go_to_a_terminal_only(fake):
     f = fake(generate=generate)
     rc, out = run_on_terminal([BUILD / "bin/kvctl", "--socket", f.path, "generate", "x"])
     assert rc == 0 and b"prefill 3/9" in out and b"word\r\n" in out and b"9 prompt tokens" in out
+    assert b"first that is not" not in out
     assert next(m for i, m in f.got if i == k.GENERATE)["progress"] is True
+
+
+def test_why_a_prompt_missed_is_told(fake):
+    def generate(f, m):
+        f.text(m, b"word")
+        f.put(k.USAGE, m["id"], struct.pack("<IIIIQQQiI", 3012, 3000, 1, k.MISS_DIFFERS, 5, 6, 10**9, 7, 9) + b" Pa\x1bris\"\xff")
+        f.done(m)
+    f = fake(generate=generate)
+    rc, out = run_on_terminal([BUILD / "bin/kvctl", "--socket", f.path, "generate", "x"])
+    assert rc == 0
+    assert b'[3000 of 3012 prompt tokens cached; first that is not: " Pa\\x1bris\\"\\xff" (differs)]' in out, out
+
+
+def test_cache_options_reach_the_daemon(kvctl, fake):
+    def generate(f, m):
+        f.done(m)
+    f = fake(generate=generate)
+    r = kvctl("generate", "--namespace", "group:staff", "--cache-key", "k", "--ttl", "7d", "--priority", "high", "--pin", "x",
+              socket=f.path)
+    assert r.returncode == 0, r.stderr
+    r = kvctl("generate", "--no-cache", "x", socket=f.path)
+    assert r.returncode == 0, r.stderr
+    one, two = (m for i, m in f.got if i == k.GENERATE)
+    assert (one["namespace"], one["cache_key"], one["ttl_s"], one["priority"], one["pin"]) == \
+        ("group:staff", "k", 7 * 86400, 2, True)
+    assert two["namespace"] == "none" and "cache_key" not in two and "ttl_s" not in two and two["pin"] is False
+    assert two["priority"] == 1
 
 
 # --- a private daemon that is a script ---------------------------------------
