@@ -23,6 +23,7 @@ enum kind {
 	KIND_NUMBER,	/* uint32_t within min..max; "auto" where min is 0 */
 	KIND_SIZE,	/* uint64_t, K, M and G suffixes */
 	KIND_SIZE_AUTO,	/* the same, or "auto" = 0 */
+	KIND_SIZE_OFF,	/* the same, or "off" = 0 */
 	KIND_FLAG,	/* bool; in a file yes or no */
 	KIND_MODE,	/* int, octal */
 	KIND_CHOICE,	/* one word of `choices`; refused ones have a reason in set_choice() */
@@ -49,6 +50,8 @@ static const struct option_row rows[] = {
 	  "tokens in a block: 16, 32 or 64" },
 	{ "kv-memory", KIND_SIZE_AUTO, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
 	  "memory for keys and values, e.g. 512M" },
+	{ "host-memory", KIND_SIZE_OFF, FIELD(server.host_memory), 8 << 20, 1ull << 43, "SIZE",
+	  "memory for compressed keys and values behind that; off: none" },
 	{ "ctx", KIND_NUMBER, FIELD(server.n_ctx), 0, 1u << 24, "N", "longest sequence, in tokens" },
 	{ "max-seqs", KIND_NUMBER, FIELD(server.max_seqs), 1, 1024, "N", "sequences that run at once" },
 	{ "threads", KIND_NUMBER, FIELD(server.n_threads), 0, 1024, "N", "threads that compute" },
@@ -184,7 +187,8 @@ static int set_size(uint64_t *field, const struct option_row *row, const char *v
 	uint64_t v, unit = 1;
 	int r;
 
-	if (row->kind == KIND_SIZE_AUTO && strcmp(value, "auto") == 0) {
+	if ((row->kind == KIND_SIZE_AUTO && strcmp(value, "auto") == 0) ||
+	    (row->kind == KIND_SIZE_OFF && (strcmp(value, "off") == 0 || strcmp(value, "0") == 0))) {
 		*field = 0;
 		return 0;
 	}
@@ -276,6 +280,7 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 		return set_number(field, row, value, diag);
 	case KIND_SIZE:
 	case KIND_SIZE_AUTO:
+	case KIND_SIZE_OFF:
 		return set_size(field, row, value, diag);
 	case KIND_FLAG:
 		return set_flag(row->offset ? field : NULL, row, value, diag);
@@ -551,13 +556,13 @@ void config_deinit(struct config *c)
 
 /* --- output ------------------------------------------------------------------------ */
 
-static void print_size(FILE *f, const char *name, uint64_t v, bool is_auto)
+static void print_size(FILE *f, const char *name, uint64_t v, const char *zero)
 {
 	static const char units[] = "\0KMGT";
 	unsigned i = 0;
 
 	if (!v) {
-		fprintf(f, "%s = %s\n", name, is_auto ? "auto" : "0");
+		fprintf(f, "%s = %s\n", name, zero);
 		return;
 	}
 	while (units[i + 1] && v % 1024 == 0) {
@@ -597,8 +602,13 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 			fprintf(f, "%s = auto\n", row->name);
 		break;
 	case KIND_SIZE:
+		print_size(f, row->name, *(const uint64_t *)field, "0");
+		break;
 	case KIND_SIZE_AUTO:
-		print_size(f, row->name, *(const uint64_t *)field, row->kind == KIND_SIZE_AUTO);
+		print_size(f, row->name, *(const uint64_t *)field, "auto");
+		break;
+	case KIND_SIZE_OFF:
+		print_size(f, row->name, *(const uint64_t *)field, "off");
 		break;
 	case KIND_FLAG:
 		fprintf(f, "%s = %s\n", row->name, !row->offset || *(const bool *)field ? "yes" : "no");

@@ -42,6 +42,8 @@
 
 enum evict_priority { EVICT_PRIORITY_LOW = -1, EVICT_PRIORITY_NORMAL, EVICT_PRIORITY_HIGH };
 
+#define EVICT_IDLE_NS (UINT64_C(600) * 1000000000u)	/* where none is chosen: ten minutes */
+
 /* How a sequence wants to have kept what it uses. */
 struct evict_terms {
 	uint64_t ttl;			/* it expires so long after its last use; 0: never */

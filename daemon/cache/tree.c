@@ -7,7 +7,6 @@
 #include "daemon/cache/tree-private.h"
 #include "ipc/base/checked.h"
 
-#define IDLE_NS_DEFAULT (UINT64_C(600) * 1000000000u)
 #define GHOSTS_MIN 256u
 
 /* --- life --- */
@@ -49,7 +48,7 @@ int tree_new(struct tree **out, const struct tree_config *config)
 	if (!t->config.max_pinned)
 		t->config.max_pinned = t->config.max_entries / 4;
 	if (!t->config.idle_ns)
-		t->config.idle_ns = IDLE_NS_DEFAULT;
+		t->config.idle_ns = EVICT_IDLE_NS;
 	t->block_tokens = pool_root_geometry(config->root)->block_tokens;
 	t->hash_mask = config->hash_bits ? UINT64_MAX >> (64 - config->hash_bits) : UINT64_MAX;
 	t->next_id = 1;
@@ -424,8 +423,10 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		p->lookup_from = begin;
 	out->n_stored = n_stored_below(t, e, tokens, n - 1, now);
 	p->restores = out->n_stored > 0;
-	if (p->restores)
+	if (p->restores) {
+		out->miss = TREE_MISS_EVICTED;	/* if it does not come back */
 		return;
+	}
 	find_partial(e, tokens + end, n - 1 - end, now, &partial);
 	if (t->config.whole_blocks)
 		partial.n = 0;

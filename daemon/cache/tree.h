@@ -127,7 +127,7 @@ struct tree_match {
 	uint32_t tail_block;	/* ... the first n_tail tokens of this one: kb_ops.copy_tokens() puts them into
 				 * a block of the sequence's own, or a copy of the whole where the backend lacks it */
 	bool tail_stored;	/* it has no block: tree_restore_tail() puts them there */
-	uint32_t n_stored;	/* blocks after the path's that are in the host tier: n_tail is 0 and miss not known
+	uint32_t n_stored;	/* blocks after the path's that are in the host tier: n_tail is 0 and miss EVICTED
 				 * until tree_restore() has brought them back and the lookup is repeated */
 	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
 	bool waits;		/* the path waits for them; it was not moved */

@@ -8,8 +8,7 @@ static uint32_t blocks_for(const struct engine_model *em, uint32_t n_tokens)
 	return (n_tokens + em->block_tokens - 1) / em->block_tokens;
 }
 
-/* A block for the request, at the cost of what is kept for later. */
-static int get_block(struct engine *e, struct engine_request *r, uint32_t *block)
+int engine_get_block(struct engine *e, struct engine_request *r, uint32_t *block)
 {
 	struct engine_model *em = r->model;
 	int err;
@@ -27,7 +26,7 @@ static int take_blocks(struct engine *e, struct engine_request *r, uint32_t n)
 	int err = request_reserve_blocks(r, n);
 
 	while (!err && r->seq.n_blocks < n) {
-		err = get_block(e, r, &r->blocks[r->seq.n_blocks]);
+		err = engine_get_block(e, r, &r->blocks[r->seq.n_blocks]);
 		if (!err)
 			r->seq.n_blocks++;
 	}
@@ -128,6 +127,14 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 		return true;
 	if (!make_room_for(e, r, n, &peek, &tail))
 		return wait_for_blocks(e, r);
+	if (peek.n_stored) {
+		if (engine_prefix_restore(e, r, now))
+			return false;
+		now = clock_ns();
+		engine_prefix_peek(r, now, &peek);
+		if (!make_room_for(e, r, n, &peek, &tail))
+			return wait_for_blocks(e, r);
+	}
 	do {
 		err = fill_table(e, r, n, tail, now);
 		/* The block that it would copy from may be what is one too many. */

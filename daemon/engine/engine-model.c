@@ -18,7 +18,9 @@
 
 static int create_tree(struct engine *e, struct engine_model *em)
 {
-	struct tree_config config = { .accounts = e->accounts, .root = em->root, .hash_bits = HASH_BITS };
+	struct tree_config config = {
+		.accounts = e->accounts, .root = em->root, .host = e->host, .hash_bits = HASH_BITS,
+	};
 
 	/* Early in the boot the clock has to do. */
 	if (getrandom(&config.seed, sizeof(config.seed), GRND_NONBLOCK) < 0)

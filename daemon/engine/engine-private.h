@@ -21,6 +21,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "daemon/cache/host.h"
 #include "daemon/cache/pool.h"
 #include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
@@ -94,6 +95,7 @@ struct engine {
 
 	/* the engine thread's; other threads may make roots in the pool */
 	struct pool *pool;
+	struct host *host;		/* NULL: there is none */
 	struct list models;		/* the first has its turn */
 	struct scheduler sched;
 	struct list finished;		/* to be released at the end of the round */
@@ -133,6 +135,8 @@ void engine_model_release(struct engine *e, struct engine_model *em);
 
 /* admission.c */
 void engine_admit(struct engine *e);
+/* A block for the request, at the cost of what is kept for later.  What pool_block_get() says. */
+int engine_get_block(struct engine *e, struct engine_request *r, uint32_t *block);
 /* Every active sequence of the model gets the blocks for its tokens, or is preempted or ended. */
 void engine_provide_blocks(struct engine *e, struct engine_model *em);
 
@@ -166,9 +170,16 @@ bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now
 /* Back into the queue with those who need not wait any more. */
 void engine_prefix_woken(struct engine *e);
 /*
- * Its table, which is empty, gets the blocks that are there; then, once it has a block more, the n_tail first tokens of
- * tail_block are copied into that one.  tail false: whole blocks alone.  0, -ENOMEM; what copy_tokens() says.
+ * What is in the host tier of its prefix comes back into the pool, as far as there is room.  True: there is
+ * more, to be asked for again when those that run have had their turn.
  */
+bool engine_prefix_restore(struct engine *e, struct engine_request *r, uint64_t now);
+/*
+ * Its table, which is empty, gets the blocks that are there; then, once it has a block more, the n_tail first tokens of
+ * tail_block, or of a tail in the host tier, are copied into that one.  tail false: whole blocks alone.
+ * 0, -ENOMEM; what copy_tokens() says.
+ */
+#define ENGINE_TAIL_STORED UINT32_MAX
 int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail,
 		       uint32_t *tail_block);
 int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block);

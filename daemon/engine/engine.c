@@ -169,17 +169,39 @@ static void publish_model(struct engine *e, struct engine_model *em)
 	m->blocks_free = pool_root_n_free(em->root);
 	m->blocks_capacity = pool_root_capacity(em->root);
 	m->kv_bytes_used = m->blocks_used * em->block_bytes;
-	em->published = *m;
 	tree_stats(em->tree, &tree);
+	m->host_blocks = tree.n_stored;
+	m->host_stored = tree.stored;
+	m->host_restored = tree.restored;
+	m->host_damaged = tree.damaged;
+	em->published = *m;
 
 	s->cache_evicted += tree.evicted;
 	s->blocks_used += m->blocks_used;
 	s->blocks_cached += m->blocks_cached;
 	s->kv_bytes_used += m->kv_bytes_used;
+	s->host_stored += m->host_stored;
+	s->host_restored += m->host_restored;
+	s->host_damaged += m->host_damaged;
 	if (!s->blocks_capacity || m->blocks_capacity < s->blocks_capacity) {
 		s->blocks_capacity = m->blocks_capacity;
 		s->blocks_free = m->blocks_free;
 	}
+}
+
+/* Under the lock. */
+static void publish_host(struct engine *e)
+{
+	struct engine_stats *s = &e->stats;
+	struct host_stats host;
+
+	if (!e->host)
+		return;
+	host_stats(e->host, &host);
+	s->host_bytes = host.bytes;
+	s->host_bytes_used = host.used;
+	s->host_bytes_plain = host.plain;
+	s->host_blocks = host.n_blocks;
 }
 
 void engine_publish(struct engine *e)
@@ -191,10 +213,11 @@ void engine_publish(struct engine *e)
 	s->n_queued = e->sched.n_waiting;
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
 	s->blocks_used = s->blocks_cached = s->blocks_free = s->blocks_capacity = 0;
-	s->kv_bytes_used = 0;
+	s->kv_bytes_used = s->host_stored = s->host_restored = s->host_damaged = 0;
 	s->cache_evicted = e->evicted_before;
 	list_for_each(l, &e->models)
 		publish_model(e, list_entry(l, struct engine_model, link));
+	publish_host(e);
 	e->published = *s;
 	pthread_mutex_unlock(&e->lock);
 }
@@ -495,6 +518,19 @@ static int create_pool(struct engine *e, const struct engine_config *config, str
 	return e->chunks ? 0 : -ENOMEM;
 }
 
+static int create_host(struct engine *e, uint64_t bytes, struct diag *diag)
+{
+	int err;
+
+	if (!bytes || e->no_cache)
+		return 0;
+	err = host_new(&e->host, e->accounts, bytes, EVICT_SCORE, EVICT_IDLE_NS);
+	if (err)
+		return diag_set(diag, err, "the host memory of %llu bytes can't be made: %s",
+				(unsigned long long)bytes, strerror(-err));
+	return 0;
+}
+
 static int create_batch(struct engine *e, struct diag *diag)
 {
 	uint32_t max_seqs = e->sched.max_seqs, max_rows = max_seqs + e->sched.quantum;
@@ -587,6 +623,8 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 		return -ENOMEM;
 	err = create_pool(e, config, diag);
 	if (!err)
+		err = create_host(e, config->host_memory, diag);
+	if (!err)
 		err = create_batch(e, diag);
 	if (err)
 		return err;
@@ -622,6 +660,7 @@ void engine_free(struct engine *e)
 	release_models(e, &e->models);
 	release_models(e, &e->added);
 	pool_free(e->pool);
+	host_free(e->host);
 	free(e->chunks);
 	free(e->row_tokens);
 	free(e->seqs);

@@ -42,6 +42,7 @@ struct engine_config {
 	struct kb_backend *backend;
 	struct accounts *accounts;
 	uint64_t kv_memory;		/* bytes */
+	uint64_t host_memory;		/* bytes of the compressed tier behind it, see host.h; 0: none */
 	uint64_t block_bytes;		/* of the largest block known to come (see model_geometry()); 0: none */
 	uint32_t block_tokens;		/* 16, 32, 64; 0: 16 */
 	uint32_t max_seqs;		/* running at once; 0: 16 */
@@ -182,6 +183,10 @@ struct engine_stats {
 	/* Used by sequences or pinned; kept in the cache, and let go when room is needed; free. */
 	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
 	uint64_t kv_bytes, kv_bytes_used;	/* all; of the used ones */
+	/* The host tier: its budget, all that it takes of it, and what its blocks took in the pool; blocks. */
+	uint64_t host_bytes, host_bytes_used, host_bytes_plain;
+	uint32_t host_blocks;
+	uint64_t host_stored, host_restored, host_damaged;	/* blocks that went there, came back, could not */
 	uint64_t busy_ns;		/* time in steps */
 	/* Requests that looked into the cache, those that found something; tokens found; entries evicted. */
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
@@ -194,6 +199,8 @@ struct engine_model_stats {
 	uint32_t n_requests;		/* submitted and not ended: 0 when it has drained */
 	uint32_t n_running, n_queued, n_parked;
 	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
+	uint32_t host_blocks;		/* of it in the host tier */
+	uint64_t host_stored, host_restored, host_damaged;	/* as in engine_stats */
 	uint64_t kv_bytes_used;
 };
 void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out);

@@ -98,6 +98,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.backend = h->backend,
 		.accounts = h->accounts,
 		.kv_memory = h->config->kv_memory,
+		.host_memory = h->config->host_memory,
 		.block_tokens = h->config->block_tokens,
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,

@@ -30,6 +30,7 @@ struct server_config {
 	size_t n_models;
 	const char *cpu_level;		/* NULL: the best that the CPU has */
 	uint64_t kv_memory;		/* bytes; 0: chosen by the machine's memory */
+	uint64_t host_memory;		/* bytes of the tier behind it; 0: none */
 	uint32_t block_tokens;
 	uint32_t n_ctx;			/* 0: the model's own */
 	uint32_t max_seqs;

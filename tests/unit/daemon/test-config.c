@@ -109,7 +109,9 @@ static void test_all_options(void **state)
 
 	assert_int_equal(parse(&c, ARGS("--model=a", "--socket=/s", "--socket-mode=0640", "--kv-type=f16",
 					"--block-tokens=64", "--kv-memory=3G", "--ctx=4096", "--max-seqs=3",
-					"--threads=2", "--device=cpu", "--cpu-level=c"), &diag), 0);
+					"--threads=2", "--device=cpu", "--cpu-level=c",
+					"--host-memory=4G"), &diag), 0);
+	assert_true(c.server.host_memory == 4ull << 30);
 	assert_int_equal(c.server.socket_mode, 0640);
 	assert_int_equal(c.server.block_tokens, 64);
 	assert_true(c.server.kv_memory == 3ull << 30);
@@ -182,6 +184,18 @@ static void test_sizes(void **state)
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(bad); i++)
 		refused(ARGS("--model", "m", "--kv-memory", bad[i]), "kv-memory");
+	/* Nothing, by name or number, or enough to be of use. */
+	for (size_t i = 0; i < 3; i++) {
+		static const char *const off[] = { "off", "0", "8M" };
+		struct config c;
+		struct diag diag;
+
+		assert_int_equal(parse(&c, ARGS("--model", "m", "--host-memory", off[i]), &diag), 0);
+		assert_true(c.server.host_memory == (i < 2 ? 0 : 8 << 20));
+		config_deinit(&c);
+	}
+	refused(ARGS("--model", "m", "--host-memory", "auto"), "host-memory");
+	refused(ARGS("--model", "m", "--host-memory", "7M"), "host-memory");
 	/* A limit that has no automatic value. */
 	refused(ARGS("--model", "m", "--uid-memory", "auto"), "uid-memory");
 	refused(ARGS("--model", "m", "--uid-memory", "1K"), "uid-memory");
@@ -200,7 +214,7 @@ static void test_refusals(void **state)
 	refused(ARGS("--model", "m", "extra"), "extra");
 	/* What the design has for later is unknown now, not ignored. */
 	static const char *const later[] = {
-		"--http", "--disk", "--state-dir", "--host-memory", "--gpu-layers", "--http-keys",
+		"--http", "--disk", "--state-dir", "--gpu-layers", "--http-keys",
 		"--synthetic",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(later); i++)
@@ -347,7 +361,7 @@ static void test_print_reads_back(void **state)
 		ARGS("--model", "m", "--kv-memory", "64G", "--idle-exit", "9", "--block-tokens", "32",
 		     "--threads", "1", "--attention-mass=no"),
 		ARGS("--model", "m", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5", "--uid-requests=6",
-		     "--uid-memory=7M", "--uid-kv-memory=8M", "--uid-weights=9G"),
+		     "--uid-memory=7M", "--uid-kv-memory=8M", "--uid-weights=9G", "--host-memory=10M"),
 		ARGS("--model", "m", "--model", "n"),
 		ARGS("--socket", "/s"),
 	};
@@ -371,6 +385,7 @@ static void test_print_reads_back(void **state)
 		fclose(f);
 		assert_string_equal(text, again);
 		assert_true(a.server.kv_memory == b.server.kv_memory);
+		assert_true(a.server.host_memory == b.server.host_memory);
 		assert_true(a.server.uid_kv_memory == b.server.uid_kv_memory);
 		assert_true(a.server.uid_memory == b.server.uid_memory);
 		assert_true(a.server.uid_weights == b.server.uid_weights);

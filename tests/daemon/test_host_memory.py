@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tier of compressed blocks behind the pool: what went there comes back to the bit, whatever happens to it, and
+--host-memory is the most that it takes, seen from outside."""
+import os
+import random
+
+import kvdclient as k
+import prefix
+import pytest
+from conftest import LONG, SANITIZED
+from test_memory_flat import slope
+from test_prefix_bits import MAX_LEN, N_RANDOM, SEED, cached, models, pair, random_ids, random_requests  # noqa: F401
+
+KV_MEMORY = 4 << 20     # 2,048 tokens of the model named "llama"
+HOST_MEMORY = 12 << 20
+OPTIONS = ("--kv-memory", KV_MEMORY, "--host-memory", HOST_MEMORY, "--block-tokens", 16, "--prefill-quantum", 96)
+
+
+def memfds(d, name):
+    folder = f"/proc/{d.proc.pid}/fd"
+    return [f"{folder}/{fd}" for fd in os.listdir(folder)
+            if os.readlink(f"{folder}/{fd}").startswith(f"/memfd:{name}")]
+
+
+def allocated(d, name):
+    return sum(os.stat(fd).st_blocks * 512 for fd in memfds(d, name))
+
+
+def shared(d):
+    """Resident, of whatever memfds."""
+    return next(int(line.split()[1]) << 10 for line in open(f"/proc/{d.proc.pid}/status")
+                if line.startswith("RssShmem:"))
+
+
+def rounds(c, judge, prompts, n_rounds=2):
+    """Asks for all of them again and again; what was cached in the last round, of how many tokens that could be."""
+    for _ in range(n_rounds):
+        got = [cached(c, judge, ids)[0] for ids in prompts]
+    return sum(got), sum(len(ids) - 1 for ids in prompts)
+
+
+@pytest.mark.parametrize("arch", prefix.ARCHS)
+def test_random(pair, arch):  # noqa: F811
+    """Prompts with common beginnings, several at once, in a pool that holds about four of the longest."""
+    print(f"KVD_TEST_SEED={SEED}")
+    d, judge = pair(arch, *OPTIONS)
+    with d.client() as c:
+        found = random_requests(d, judge, SEED, prefix.N_VOCAB, N_RANDOM, MAX_LEN, c.tokenize)
+    assert judge.n_judged > N_RANDOM // 2 and found > 0
+    d.idle()
+
+
+def test_comes_back(pair, daemons, models):  # noqa: F811
+    """Twice as much as the pool holds, over and over: without the tier each prompt has gone when it comes again."""
+    prompts = [random_ids(i, 500 + 7 * i) for i in range(8)]
+    d, judge = pair("llama", *OPTIONS)
+    with d.client() as c:
+        found, of = rounds(c, judge, prompts, 3)
+        assert found == of
+        # Tails, too, and what goes on from them.
+        for ids in prompts:
+            longer = ids + random_ids(1000 + len(ids), 30)
+            assert cached(c, judge, longer)[0] == len(ids)
+    d.idle()
+    small = daemons("--model", models("llama"), *OPTIONS[:2], *OPTIONS[4:], socket=d.socket.with_name("small.sock"))
+    with small.client() as c:
+        found, of = rounds(c, judge, prompts, 3)
+        assert found < of // 2
+
+
+def test_beside_running_sequences(pair):  # noqa: F811
+    """What comes back in several rounds, while others go on and take blocks themselves."""
+    d, judge = pair("llama", *OPTIONS)
+    prompts = [random_ids(i, 600) for i in range(6)]
+    with d.client() as c:
+        rounds(c, judge, prompts, 1)
+        for at in range(0, 6, 2):
+            rids = [c.submit(ids=random_ids(50 + at, 40), n=300, logprobs=1, ignore_eos=True)]
+            rids += [c.submit(ids=ids, n=8, logprobs=1, ignore_eos=True) for ids in prompts[at:at + 2]]
+            results = c.collect(*rids)
+            for rid, ids in zip(rids, [random_ids(50 + at, 40)] + prompts[at:at + 2]):
+                judge.right(ids, results[rid])
+    d.idle()
+
+
+@pytest.mark.skipif(SANITIZED, reason="sanitizers hold back what was freed")
+def test_budget(pair):  # noqa: F811
+    """Prompts that nobody sends again: each tier fills up and stays so, and nothing else grows."""
+    d, _ = pair("llama", *OPTIONS)
+    rng, points = random.Random(2), []
+    before = shared(d)
+    with d.client() as c:
+        for i in range(4000 if LONG else 1100):
+            r = prefix.ask(c, [rng.randrange(3, prefix.N_VOCAB) for _ in range(rng.randrange(20, 300))], 2)
+            assert not r.error
+            if i % 20 == 0:
+                assert allocated(d, "kvd-host") <= HOST_MEMORY
+                assert allocated(d, "kvd-kv") <= KV_MEMORY
+                # The client's ring and arena are shared memory, too.
+                assert shared(d) <= before + KV_MEMORY + HOST_MEMORY + (4 << 20)
+            if i >= 800 and i % 10 == 0:
+                points.append((i, d.memory()))
+    assert allocated(d, "kvd-host") > HOST_MEMORY * 7 // 10
+    per_prompt = slope(points)
+    print(f"\n{per_prompt:.1f} bytes per prompt; host tier {allocated(d, 'kvd-host') >> 10} KiB")
+    assert per_prompt < 128, points
+    d.idle()
+
+
+def test_damaged(pair):  # noqa: F811
+    """Bytes that are not what they were are a miss, and everything goes on."""
+    d, judge = pair("llama", *OPTIONS)
+    prompts = [random_ids(i, 500) for i in range(8)]
+    rng = random.Random(3)
+    with d.client() as c:
+        found, of = rounds(c, judge, prompts)
+        assert found == of
+        for everything in (False, True):
+            for path in memfds(d, "kvd-host"):
+                with open(path, "r+b", buffering=0) as f:
+                    for at in range(0, os.stat(path).st_blocks * 512, 4096):
+                        if everything or rng.random() < 0.05:
+                            f.seek(at + rng.randrange(4096))
+                            f.write(bytes([rng.randrange(256)]))
+            found, of = rounds(c, judge, prompts, 1)
+            assert found < of
+            found, of = rounds(c, judge, prompts, 2)
+            assert found == of
+    d.idle()
+
+
+def test_two_models(daemons, several):
+    """They share the tier; one that goes takes its blocks along."""
+    first, second = list(several.values())[:2]
+    d = daemons("--model", first, "--model", second, "--kv-memory", "4M", "--host-memory", "8M")
+    rng = random.Random(4)
+    prompts = [[rng.randrange(3, 250) for _ in range(400)] for _ in range(20)]
+    with d.client() as c:
+        answers = {}
+        for _ in range(3):
+            for i, ids in enumerate(prompts):
+                for model in (first.stem, second.stem):
+                    r = c.generate(ids=ids, n=4, logprobs=1, ignore_eos=True, model=model)
+                    assert not r.error, r.error
+                    got = (r.ids, prefix.bits(r.logprobs))
+                    assert answers.setdefault((i, model), got) == got
+        assert allocated(d, "kvd-host") > 0
+        c.call(k.UNLOAD, {"model": second.stem})
+        d.until(lambda: second.stem not in d.models(), "unloaded")
+        for i, ids in enumerate(prompts):
+            r = c.generate(ids=ids, n=4, logprobs=1, ignore_eos=True, model=first.stem)
+            assert (r.ids, prefix.bits(r.logprobs)) == answers[i, first.stem]
+    d.idle()
+
+
+def test_off(daemons, tiny_model):
+    for options in ((), ("--host-memory", "off"), ("--host-memory", "64M", "--no-cache")):
+        d = daemons("--model", tiny_model, "--kv-memory", "8M", *options)
+        assert not memfds(d, "kvd-host")
+        d.stop()
