@@ -111,6 +111,9 @@ ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
 $(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = -O1 -DKC_NO_UNROLL -mavx2 -mfma -mf16c -Wno-psabi -Wno-maybe-uninitialized
 endif
 
+# Its loops over bytes are as fast as memory only as vectors.
+$(BUILD)/obj/daemon/cache/coding.o: LEVEL_CFLAGS = $(if $(SANITIZER),,-O3)
+
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<

@@ -105,7 +105,9 @@ int tree_path_init(struct tree_path *p, struct tree *t, struct tree_name name, u
 			evict_uid_unref(host_evict(t->config.host), host_uid);
 		return err;
 	}
-	*p = (struct tree_path){ .tree = t, .ns = ns, .uid = u, .host_uid = host_uid, .at = &ns->root, .terms = *terms };
+	*p = (struct tree_path){
+		.tree = t, .ns = ns, .uid = u, .host_uid = host_uid, .at = &ns->root, .terms = *terms,
+	};
 	list_init(&p->wait_link);
 	tree_lock(t, p->at);
 	evict_uid_activity(&t->evict, u, 1, now);
