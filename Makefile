@@ -10,6 +10,7 @@
 #   make tidy cppcheck   static analysis
 #   make bench           kvd-bench on MODEL
 #   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
+#   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
 #   make install         honours DESTDIR, prefix, libdir, ...
 #   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
 #
@@ -254,6 +255,10 @@ bench: $(BUILD)/bin/kvd-bench
 bench-peer: $(BUILD)/bin/kvd-bench
 	tests/bench/bench-peer --build $(BUILD) -m '$(MODEL)' --peer-python '$(PEER_PYTHON)' $(BENCH_OPTIONS)
 
+bench-prefix: $(KVD)
+	tests/bench/bench-prefix --build $(BUILD) -m '$(MODEL)' $(if $(PEER_PYTHON),--peer-python '$(PEER_PYTHON)') \
+		$(BENCH_OPTIONS)
+
 # --- lint -------------------------------------------------------------------
 
 C_FOLDERS := ipc kernels daemon client tests
@@ -300,6 +305,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -50,8 +50,8 @@ def pair(daemons, models, tmp_path):
         j.close()
 
 
-def requests(rng, prompts, n):
-    """A plan for workers: n requests and how they are read, then None for ever."""
+def requests(rng, prompts, n, longest):
+    """A plan for workers: n requests and how they are read, then None for ever.  longest: of most answers."""
     lock, left = threading.Lock(), [n]
 
     def next_one():
@@ -60,14 +60,14 @@ def requests(rng, prompts, n):
                 return None
             left[0] -= 1
             ids = prompts.next()
-            fields = {"ids": ids, "n": rng.choice([1, 2, 5, 8, 17, 40]), "logprobs": 1, "ignore_eos": True}
+            fields = {"ids": ids, "n": min(longest, rng.choice([1, 2, 5, 8, 17, 40])), "logprobs": 1, "ignore_eos": True}
             if rng.random() < 0.2:
                 fields["prompt_logprobs"] = rng.choice([0, len(ids) // 2, max(0, len(ids) - 2)])
             elif rng.random() < 0.2:
                 fields.update(temperature=0.9, seed=rng.getrandbits(32), n=6)
             how = rng.choice(["read"] * 6 + ["slow", "cancel", "leave"])
             if how == "slow":
-                fields.update(logprobs=32, n=90)
+                fields.update(logprobs=32, n=2 * longest + 10)
             return fields, how
     return next_one
 
@@ -83,7 +83,7 @@ def run_all(workers):
             raise w.error
 
 
-def random_requests(d, judge, seed, n_vocab, n, max_len, tokenize):
+def random_requests(d, judge, seed, n_vocab, n, max_len, tokenize, longest=40):
     """Rounds of one to eight clients; what they got goes to the judge, and into later prompts."""
     rng = random.Random(seed)
     prompts = prefix.Prompts(rng, n_vocab, max_len, tokenize)
@@ -91,7 +91,7 @@ def random_requests(d, judge, seed, n_vocab, n, max_len, tokenize):
     while n > 0:
         n_now = min(n, 16)
         n -= n_now
-        plan = requests(rng, prompts, n_now)
+        plan = requests(rng, prompts, n_now, longest)
         workers = [prefix.Worker(d, rng.random(), plan, PATIENCE) for _ in range(rng.choice([1, 2, 4, 8]))]
         run_all(workers)
         for fields, result in (done for w in workers for done in w.results):

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cached answer is the answer, with the real models, and what users of other servers saw go wrong there."""
+import os
+import pathlib
+import random
+import threading
+
+import kvdclient as k
+import prefix
+import pytest
+from conftest import LONG, PATIENCE, SANITIZED
+from test_prefix_bits import SEED, random_requests
+
+pytestmark = pytest.mark.skipif(SANITIZED, reason="hours; the tiny models go the same ways")
+N_RANDOM = 200 if LONG else 16
+MAX_LEN = 900 if LONG else 200
+N_LONG = 1500 if LONG else 650      # more than the second model's window of 512
+MODELS = ["KVD_TEST_MODEL", "KVD_TEST_GEMMA"]
+
+
+def path_of(variable):
+    if not os.environ.get(variable):
+        pytest.skip(f"{variable} is not set")
+    return pathlib.Path(os.environ[variable])
+
+
+@pytest.fixture
+def real_pair(daemons, tmp_path):
+    """start(variable, *options): a daemon with that model, and the judge of its answers."""
+    judges = []
+
+    def start(variable, *options):
+        judge = daemons("--model", path_of(variable), "--no-cache", "--ctx", 4096, socket=tmp_path / "judge.sock")
+        judges.append(prefix.Judge(judge))
+        return daemons("--model", path_of(variable), "--ctx", 4096, *options), judges[-1]
+    yield start
+    for j in judges:
+        j.close()
+
+
+@pytest.mark.parametrize("variable", MODELS)
+def test_random(real_pair, variable):
+    """A pool of a few of the longest prompts; the sizes of blocks take turns."""
+    print(f"KVD_TEST_SEED={SEED}")
+    # KV of a token: 22.5 KiB the one, 18 KiB the other.
+    d, judge = real_pair(variable, "--kv-memory", "64M" if LONG else "24M", "--block-tokens",
+                         32 if variable == MODELS[0] else 16)
+    with d.client() as c:
+        n_vocab = c.call(k.MODELS)["models"][0]["n_vocab"]
+        cached = random_requests(d, judge, SEED, n_vocab, N_RANDOM, MAX_LEN, c.tokenize, longest=12)
+    assert judge.n_judged > N_RANDOM // 2
+    assert cached > 0
+    d.idle()
+
+
+WORDS = ["Zanzibar", "periwinkle", "obsidian", "marzipan", "trombone", "quicksilver"]
+
+
+def in_threads(works):
+    """Runs each in a thread of its own; what they return, in order."""
+    results = [None] * len(works)
+
+    def run(i):
+        results[i] = works[i]()
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return results
+
+
+def test_planted_words(real_pair):
+    """Six chats with a word each, then two of them at a time: nobody hears another's word."""
+    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", "--max-seqs", "8")
+    system = ("system", "You keep one secret word for the user and tell it when you are asked for it.")
+    chats = [[system, ("user", f"My secret word is {w}. Keep it.")] for w in WORDS]
+
+    def turn(i, more=None, n=12):
+        """The answer of chat i; what it costs is judged by the tokens that the template makes of it."""
+        with d.client() as c:
+            r = c.generate(messages=chats[i] + ([("user", more)] if more else []), n=n, ignore_eos=True, logprobs=1)
+            assert not r.error
+            return r
+
+    def answered(i):
+        r = turn(i)
+        chats[i].append(("assistant", r.ids))
+        return r
+    first = in_threads([lambda i=i: answered(i) for i in range(6)])
+    question = "What is my secret word?"
+    alone = {}
+    for i in range(6):
+        r = judge.client.generate(messages=chats[i] + [("user", question)], n=12, ignore_eos=True, logprobs=1)
+        alone[i] = (r.ids, prefix.bits(r.logprobs))
+    rng = random.Random(1)
+    for _ in range(20 if LONG else 6):
+        pair = rng.sample(range(6), 2)
+        for i, r in zip(pair, in_threads([lambda i=i: turn(i, question) for i in pair])):
+            assert (r.ids, prefix.bits(r.logprobs)) == alone[i], f"chat {i}"
+            said = r.text.decode().lower()
+            assert not any(w.lower() in said for w in WORDS if w != WORDS[i]), said
+            assert r.usage["cached"] >= first[i].usage["prompt"] + len(first[i].ids) - 1
+    d.idle()
+
+
+@pytest.mark.parametrize("prompt", ["Content-Type: text/", "What a beautiful"])
+def test_the_same_again_and_again(real_pair, prompt):
+    d, judge = real_pair(MODELS[0], "--kv-memory", "32M")
+    with d.client() as c:
+        want = judge.client.generate(prompt, n=16, logprobs=1)
+        for i in range(100 if LONG else 10):
+            r = c.generate(prompt, n=16, logprobs=1)
+            assert (r.ids, r.text, prefix.bits(r.logprobs)) == (want.ids, want.text, prefix.bits(want.logprobs)), i
+            assert r.usage["cached"] == (r.usage["prompt"] - 1 if i else 0)
+
+
+@pytest.mark.parametrize("variable", MODELS)
+def test_long_prompt_again(real_pair, variable):
+    """The same long prompt again, and with a word more, less, or another: all that can be is reused, window or not."""
+    d, judge = real_pair(variable, "--kv-memory", "128M")
+    rng = random.Random(2)
+    with d.client() as c:
+        ids = c.tokenize(prefix.words(rng, N_LONG))[:N_LONG]
+        word = c.tokenize(" elephant")
+        assert len(ids) == N_LONG
+        for asked, want in ((ids, 0), (ids, N_LONG - 1), (ids + word, N_LONG), (ids[:-40], N_LONG - 41),
+                            (ids[:520] + word + ids[530:], 520)):
+            r = prefix.ask(c, asked, 4)
+            # The answer of an earlier one may begin with the word, too.
+            assert want <= r.usage["cached"] <= want + (len(word) if asked[want:want + 1] == word[:1] else 0)
+            judge.right(asked, r)
+
+
+def test_several_long_in_a_small_pool(real_pair):
+    """They wait for each other, and none fails."""
+    d, judge = real_pair(MODELS[1], "--kv-memory", "64M" if LONG else "20M", "--max-seqs", "8")
+    rng = random.Random(3)
+    with d.client() as c:
+        asked = [c.tokenize(prefix.words(rng, N_LONG))[:N_LONG] for _ in range(6 if LONG else 3)]
+        for turn in range(2 if LONG else 1):
+            rids = [c.submit(ids=ids, n=4, ignore_eos=True, logprobs=1) for ids in asked]
+            got = c.collect(*rids, timeout=600 * PATIENCE)
+            for ids, rid in zip(asked, rids):
+                assert not got[rid].error, got[rid].error
+                judge.right(ids, got[rid])
+    d.idle()
