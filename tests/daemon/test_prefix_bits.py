@@ -11,12 +11,12 @@ import kvdclient as k
 import make_tiny_gguf as tiny
 import prefix
 import pytest
-from conftest import LONG, PATIENCE
+from conftest import LONG, PATIENCE, SANITIZED
 
 SEED = int(os.environ.get("KVD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 MAX_LEN = 700
 # Prompts of each architecture.
-N_RANDOM = 400 if LONG else 48
+N_RANDOM = 400 if LONG else 12 if SANITIZED else 48
 BLOCKS = (16, 32, 64)
 # In `make check` each architecture has one size of blocks, each size some.
 RANDOM = [(arch, b) for i, arch in enumerate(prefix.ARCHS) for j, b in enumerate(BLOCKS) if LONG or j == i % 3]
@@ -283,4 +283,54 @@ def test_cancelled_in_the_middle(pair):
             got, answer = cached(c, judge, ids, 20)
             assert got >= (max((done for done, _ in r.progress), default=0)) // BLOCK * BLOCK - 1
             assert r.ids == answer[:len(r.ids)] or len(r.ids) > 20
+    d.idle()
+
+
+def test_share_of_a_user(pair):
+    """What a uid may hold counts what is kept for it: its own cache gives way to what it runs, and nothing fails."""
+    d, judge = pair("llama", "--kv-memory", "16M", "--uid-kv-memory", "1400K", "--max-seqs", "4", *SMALL_QUANTUM)
+    rng = random.Random(8)
+    common = random_ids(8, 200)
+    with d.client() as c:
+        for _ in range(20):
+            asked = [common[:rng.randrange(200)] + random_ids(rng.random(), rng.randrange(1, 150)) for _ in range(6)]
+            rids = [c.submit(ids=ids, n=30, ignore_eos=True, logprobs=1) for ids in asked]
+            got = c.collect(*rids)
+            for ids, rid in zip(asked, rids):
+                assert not got[rid].error, got[rid].error
+                judge.right(ids, got[rid])
+    d.idle()
+
+
+def test_models_share_a_pool(daemons, models, tmp_path):
+    """Three models of different geometry take the pool from each other, and one is unloaded and loaded while it is in use."""
+    names = ["llama", "gemma3", "qwen2"]
+    files = [models(name) for name in names]
+    judges = [prefix.Judge(daemons("--model", f, "--no-cache", socket=tmp_path / f"{i}.sock"))
+              for i, f in enumerate(files)]
+    d = daemons(*(word for f in files for word in ("--model", f)), "--kv-memory", "6M", *SMALL_QUANTUM)
+    rng = random.Random(9)
+    kept = [prefix.Prompts(random.Random(i), prefix.N_VOCAB, 500) for i in range(3)]
+    n_cached = 0
+    with d.client() as c:
+        for turn in range(25):
+            asked = [(i, kept[i].next()) for i in rng.choices(range(3), k=4)]
+            rids = [c.submit(ids=ids, n=20, ignore_eos=True, logprobs=1, model=files[i].stem) for i, ids in asked]
+            if turn % 8 == 7:
+                # Its requests end first, and its cache with it.
+                unloaded = c.next_id
+                c.next_id += 1
+                c.send(k.UNLOAD, {"id": unloaded, "model": files[2].stem})
+                got = c.collect(*rids)
+                c.reply(unloaded)
+                c.load(files[2], files[2].stem)
+            else:
+                got = c.collect(*rids)
+            for (i, ids), rid in zip(asked, rids):
+                assert not got[rid].error, got[rid].error
+                judges[i].right(ids, got[rid])
+                n_cached += got[rid].usage["cached"]
+    for j in judges:
+        j.close()
+    assert n_cached > 0
     d.idle()

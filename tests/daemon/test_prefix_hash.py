@@ -9,10 +9,10 @@ import re
 
 import make_tiny_gguf as tiny
 import prefix
-from conftest import BUILD, LONG
+from conftest import BUILD, LONG, SANITIZED
 
 SEED = int(os.environ.get("KVD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-N_PROMPTS = 1000 if LONG else 500
+N_PROMPTS = 1000 if LONG else 300 if SANITIZED else 500
 
 
 def test_eight_bits(daemons, tmp_path):

@@ -12,9 +12,9 @@ import make_tiny_gguf as tiny
 import prefix
 import pytest
 from asker import PAGE_FIRST, Asker, page
-from conftest import HERE, LONG, PATIENCE
+from conftest import HERE, LONG, PATIENCE, SANITIZED
 
-N_PREFIX, N_OWN, N_CLIENTS = 3000 if LONG else 1400, 5, 8
+N_PREFIX, N_OWN, N_CLIENTS = 3000 if LONG else 700 if SANITIZED else 1400, 5, 8
 BLOCK = 16
 # Of the page, see struct kvd_stats.
 BLOCKS_USED = 20 - PAGE_FIRST
