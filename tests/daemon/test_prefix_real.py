@@ -12,9 +12,9 @@ from conftest import LONG, PATIENCE, SANITIZED
 from test_prefix_bits import SEED, random_requests
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="hours; the tiny models go the same ways")
-N_RANDOM = 200 if LONG else 16
-MAX_LEN = 900 if LONG else 200
-N_LONG = 1500 if LONG else 650      # more than the second model's window of 512
+N_RANDOM = 200 if LONG else 12
+MAX_LEN = 900 if LONG else 120
+N_LONG = 1500 if LONG else 560      # more than the second model's window of 512
 MODELS = ["KVD_TEST_MODEL", "KVD_TEST_GEMMA"]
 
 
@@ -29,8 +29,8 @@ def real_pair(daemons, tmp_path):
     """start(variable, *options): a daemon with that model, and the judge of its answers."""
     judges = []
 
-    def start(variable, *options):
-        judge = daemons("--model", path_of(variable), "--no-cache", "--ctx", 4096, socket=tmp_path / "judge.sock")
+    def start(variable, *options, no_cache=("--no-cache",)):
+        judge = daemons("--model", path_of(variable), *no_cache, "--ctx", 4096, socket=tmp_path / "judge.sock")
         judges.append(prefix.Judge(judge))
         return daemons("--model", path_of(variable), "--ctx", 4096, *options), judges[-1]
     yield start
@@ -43,11 +43,11 @@ def test_random(real_pair, variable):
     """A pool of a few of the longest prompts; the sizes of blocks take turns."""
     print(f"KVD_TEST_SEED={SEED}")
     # KV of a token: 22.5 KiB the one, 18 KiB the other.
-    d, judge = real_pair(variable, "--kv-memory", "64M" if LONG else "24M", "--block-tokens",
+    d, judge = real_pair(variable, "--kv-memory", "64M" if LONG else "12M", "--block-tokens",
                          32 if variable == MODELS[0] else 16)
     with d.client() as c:
         n_vocab = c.call(k.MODELS)["models"][0]["n_vocab"]
-        cached = random_requests(d, judge, SEED, n_vocab, N_RANDOM, MAX_LEN, c.tokenize, longest=12)
+        cached = random_requests(d, judge, SEED, n_vocab, N_RANDOM, MAX_LEN, c.tokenize, longest=12 if LONG else 6)
     assert judge.n_judged > N_RANDOM // 2
     assert cached > 0
     d.idle()
@@ -72,7 +72,7 @@ def in_threads(works):
 
 def test_planted_words(real_pair):
     """Six chats with a word each, then two of them at a time: nobody hears another's word."""
-    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", "--max-seqs", "8")
+    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", "--max-seqs", "8", no_cache=())
     system = ("system", "You keep one secret word for the user and tell it when you are asked for it.")
     chats = [[system, ("user", f"My secret word is {w}. Keep it.")] for w in WORDS]
 
@@ -91,7 +91,10 @@ def test_planted_words(real_pair):
     question = "What is my secret word?"
     alone = {}
     for i in range(6):
-        r = judge.client.generate(messages=chats[i] + [("user", question)], n=12, ignore_eos=True, logprobs=1)
+        # A namespace of none: as on a daemon of its own.
+        r = judge.client.generate(messages=chats[i] + [("user", question)], n=12, ignore_eos=True, logprobs=1,
+                                  namespace="none")
+        assert r.usage["cached"] == 0
         alone[i] = (r.ids, prefix.bits(r.logprobs))
     rng = random.Random(1)
     for _ in range(20 if LONG else 6):
@@ -134,7 +137,7 @@ def test_long_prompt_again(real_pair, variable):
 
 def test_several_long_in_a_small_pool(real_pair):
     """They wait for each other, and none fails."""
-    d, judge = real_pair(MODELS[1], "--kv-memory", "64M" if LONG else "20M", "--max-seqs", "8")
+    d, judge = real_pair(MODELS[1], "--kv-memory", "64M" if LONG else "18M", "--max-seqs", "8")
     rng = random.Random(3)
     with d.client() as c:
         asked = [c.tokenize(prefix.words(rng, N_LONG))[:N_LONG] for _ in range(6 if LONG else 3)]
