@@ -306,7 +306,7 @@ int kvd_unload(struct kvd_client *c, const char *model, unsigned flags);
  */
 struct kvd_cache_entry {
 	uint64_t entry;			/* its number in its model's cache */
-	uint64_t parent;		/* lower; 0: it begins a prompt */
+	uint64_t parent;		/* 0: it begins a prompt */
 	char ns[128];
 	uint32_t uid;			/* who is charged for it */
 	uint32_t n_tokens, first;	/* tokens in it, position of the first */
@@ -320,7 +320,7 @@ struct kvd_cache_entry {
 	int pinned;			/* by this user */
 	char words[49];			/* the beginning of its text */
 };
-/* Of ns and those below it ("own" too), NULL: all that one may see.  By ascending numbers; *entries is malloc'd. */
+/* Of ns and those below it ("own" too), NULL: all that one may see.  Parents come before children; *entries is malloc'd. */
 int kvd_cache_ls(struct kvd_client *c, const char *model, const char *ns, struct kvd_cache_entry **entries, size_t *n);
 
 struct kvd_cache_details {

@@ -288,7 +288,7 @@ struct msg_cache_ls_reply {
 	uint64_t id;
 	const char *model;
 	uint32_t block_tokens;
-	const struct msg_cache_entry *entries;	/* [n_entries], at most KVD_CACHE_LS_MAX, by ascending number */
+	const struct msg_cache_entry *entries;	/* [n_entries], at most KVD_CACHE_LS_MAX, parents first */
 	size_t n_entries;
 	uint64_t next;		/* optional: 0, there are no more */
 };

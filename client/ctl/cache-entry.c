@@ -22,12 +22,29 @@ json_t *cache_entry_json(const struct kvd_cache_entry *e)
 			 "priority", cache_priority_name(e->priority), "pinned", e->pinned, "words", e->words);
 }
 
-static int by_number(const void *key, const void *element)
-{
-	uint64_t number = *(const uint64_t *)key;
-	const struct kvd_cache_entry *e = element;
+/* Where an entry is, by its number. */
+struct place {
+	uint64_t number;
+	size_t i;
+};
 
-	return number < e->entry ? -1 : number > e->entry;
+static int by_number(const void *a, const void *b)
+{
+	const struct place *x = a, *y = b;
+
+	return x->number < y->number ? -1 : x->number > y->number;
+}
+
+/* [n] in the order of numbers, or NULL. */
+static struct place *places_new(const struct kvd_cache_entry *entries, size_t n)
+{
+	struct place *places = calloc(n ? n : 1, sizeof(*places));
+
+	for (size_t i = 0; places && i < n; i++)
+		places[i] = (struct place){ entries[i].entry, i };
+	if (places)
+		qsort(places, n, sizeof(*places), by_number);
+	return places;
 }
 
 static void add_entry(struct cache_row *row, const struct kvd_cache_entry *e)
@@ -65,26 +82,31 @@ static size_t add_row(struct cache_rows *r, const struct kvd_cache_entry *e, siz
 int cache_rows_init(struct cache_rows *r, const struct kvd_cache_entry *entries, size_t n)
 {
 	size_t *row_of = calloc(n ? n : 1, sizeof(*row_of));
+	struct place *places = places_new(entries, n);
 
 	*r = (struct cache_rows){ .rows = calloc(n ? n : 1, sizeof(*r->rows)), .first = CACHE_ROW_NONE,
 				  .last = CACHE_ROW_NONE };
-	if (!row_of || !r->rows) {
+	if (!row_of || !places || !r->rows) {
 		free(row_of);
+		free(places);
 		cache_rows_deinit(r);
 		return -ENOMEM;
 	}
-	/* A parent has a lower number, or is none of ours to see. */
+	/* A parent comes first, or is none of ours to see. */
 	for (size_t i = 0; i < n; i++) {
 		const struct kvd_cache_entry *e = &entries[i];
-		const struct kvd_cache_entry *p = bsearch(&e->parent, entries, i, sizeof(*entries), by_number);
-		size_t up = p ? row_of[p - entries] : CACHE_ROW_NONE;
+		const struct place key = { e->parent, 0 };
+		const struct place *p = bsearch(&key, places, n, sizeof(*places), by_number);
+		size_t up = p && p->i < i ? row_of[p->i] : CACHE_ROW_NONE;
 		/* One that came while its siblings were listed may say that it is the only one. */
-		bool joined = e->joined && p && r->rows[up].last == p && r->rows[up].down == CACHE_ROW_NONE;
+		bool joined = e->joined && up != CACHE_ROW_NONE && r->rows[up].last == &entries[p->i] &&
+			      r->rows[up].down == CACHE_ROW_NONE;
 
 		row_of[i] = joined ? up : add_row(r, e, up);
 		add_entry(&r->rows[row_of[i]], e);
 	}
 	free(row_of);
+	free(places);
 	return 0;
 }
 

@@ -29,7 +29,7 @@ struct cache_rows {
 	size_t first, last;		/* of those that follow none */
 };
 
-/* entries: by ascending numbers, outlive the rows.  0 or -ENOMEM. */
+/* entries: parents before children; outlive the rows.  0 or -ENOMEM. */
 int cache_rows_init(struct cache_rows *r, const struct kvd_cache_entry *entries, size_t n);
 void cache_rows_deinit(struct cache_rows *r);
 /* After row i, from r->first on, each before those that follow it; CACHE_ROW_NONE at the end. */

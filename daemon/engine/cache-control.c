@@ -8,7 +8,57 @@
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
+#include "ipc/base/hash.h"
 #include "ipc/base/utf8.h"
+
+/* --- numbers --- */
+
+#define HALF_BITS 18u
+#define HALF_MASK ((1u << HALF_BITS) - 1)
+#define ROUNDS 6u
+
+static uint32_t mix(const struct engine *e, uint32_t half, uint32_t round)
+{
+	const uint32_t input[2] = { half, round };
+
+	return (uint32_t)hash_u64(input, sizeof(input), e->number_key) & HALF_MASK;
+}
+
+/*
+ * A permutation of the ids with a secret key (Luby, Rackoff 1988): numbers of eleven digits that tell nothing of
+ * each other.  Ids of more than twice HALF_BITS, which are years away, keep what is above that.
+ */
+static uint64_t number_of(const struct engine *e, uint64_t id)
+{
+	uint32_t a = (uint32_t)(id >> HALF_BITS) & HALF_MASK, b = (uint32_t)id & HALF_MASK;
+
+	if (!id)
+		return 0;
+	for (uint32_t round = 0; round < ROUNDS; round++) {
+		uint32_t t = a ^ mix(e, b, round);
+
+		a = b;
+		b = t;
+	}
+	/* 0 is no entry's number. */
+	return (id >> 2 * HALF_BITS << 2 * HALF_BITS | (uint64_t)a << HALF_BITS | b) + 1;
+}
+
+static uint64_t id_of(const struct engine *e, uint64_t number)
+{
+	uint64_t v = number - 1;
+	uint32_t a = (uint32_t)(v >> HALF_BITS) & HALF_MASK, b = (uint32_t)v & HALF_MASK;
+
+	if (!number)
+		return 0;
+	for (uint32_t round = ROUNDS; round--;) {
+		uint32_t t = b ^ mix(e, a, round);
+
+		b = a;
+		a = t;
+	}
+	return v >> 2 * HALF_BITS << 2 * HALF_BITS | (uint64_t)a << HALF_BITS | b;
+}
 
 /* --- who may what --- */
 
@@ -45,10 +95,10 @@ static bool wipes(void *arg, struct tree_name name, uid_t uid)
 }
 
 /* The entry of the command, as the one who asks sees it. */
-static struct tree_entry *find(const struct cache_command *c, struct tree_view *v)
+static struct tree_entry *find(const struct engine *engine, const struct cache_command *c, struct tree_view *v)
 {
 	struct tree *t = c->model->tree;
-	struct tree_entry *e = tree_find(t, c->entry);
+	struct tree_entry *e = tree_find(t, id_of(engine, c->entry));
 
 	if (!e)
 		return NULL;
@@ -94,15 +144,16 @@ static bool pinned_by(const struct tree *t, const struct tree_entry *e, uid_t ui
 	return false;
 }
 
-static void describe(const struct cache_command *c, const struct tree_view *v, uint64_t now, struct cache_entry *out)
+static void describe(const struct engine *e, const struct cache_command *c, const struct tree_view *v, uint64_t now,
+		     struct cache_entry *out)
 {
 	const struct engine_model *em = c->model;
 	bool told = owns(&c->scope, v->name);
 	bool pinned = v->n_pins && pinned_by(em->tree, v->entry, c->scope.uid);
 
 	*out = (struct cache_entry){
-		.id = v->id,
-		.parent = v->parent,
+		.number = number_of(e, v->id),
+		.parent = number_of(e, v->parent),
 		.uid = v->uid,
 		.n_tokens = v->n_tokens,
 		.first = v->first,
@@ -128,20 +179,21 @@ static void describe(const struct cache_command *c, const struct tree_view *v, u
 
 /* --- the commands, on the engine's thread --- */
 
-static void list(struct cache_command *c)
+static void list(const struct engine *e, struct cache_command *c)
 {
 	struct tree_view views[CACHE_PAGE_MAX];
 	uint64_t now = clock_ns();
 
 	c->block_tokens = c->model->block_tokens;
-	c->n = tree_list(c->model->tree, c->after, sees, &c->scope, views, CACHE_PAGE_MAX);
+	c->n = tree_list(c->model->tree, id_of(e, c->after), sees, &c->scope, views, CACHE_PAGE_MAX);
 	for (uint32_t i = 0; i < c->n; i++)
-		describe(c, &views[i], now, &c->entries[i]);
+		describe(e, c, &views[i], now, &c->entries[i]);
 	if (c->n == CACHE_PAGE_MAX)
-		c->next = views[c->n - 1].id;
+		c->next = c->entries[c->n - 1].number;
 }
 
-static void show(struct cache_command *c, struct tree_entry *e, const struct tree_view *v)
+static void show(const struct engine *engine, struct cache_command *c, struct tree_entry *e,
+		 const struct tree_view *v)
 {
 	const struct tree *t = c->model->tree;
 	bool told = owns(&c->scope, v->name);
@@ -150,10 +202,10 @@ static void show(struct cache_command *c, struct tree_entry *e, const struct tre
 	struct tree_view first;
 	uid_t uid;
 
-	describe(c, v, clock_ns(), &c->entries[0]);
+	describe(engine, c, v, clock_ns(), &c->entries[0]);
 	c->n = 1;
 	tree_view(t, tree_chain_first(e), &first);
-	c->chain_first = first.id;
+	c->chain_first = number_of(engine, first.id);
 	c->n_path = tree_depth(e);
 	/* What others have stored below it is theirs. */
 	c->n_below = told ? tree_n_below(e, &n_tokens) : 0;
@@ -234,16 +286,16 @@ static void wipe(struct cache_command *c, struct engine_model *em)
 }
 
 /* Those that concern one entry. */
-static int run_on_entry(struct cache_command *c)
+static int run_on_entry(const struct engine *engine, struct cache_command *c)
 {
 	struct tree_view v;
-	struct tree_entry *e = find(c, &v);
+	struct tree_entry *e = find(engine, c, &v);
 
 	if (!e)
 		return CACHE_E_NO_ENTRY;
 	switch (c->op) {
 	case CACHE_SHOW:
-		show(c, e, &v);
+		show(engine, c, e, &v);
 		return 0;
 	case CACHE_PIN:
 		return pin(c, e, &v);
@@ -268,7 +320,7 @@ static int run(struct engine *e, struct cache_command *c)
 		return CACHE_E_NO_MODEL;
 	switch (c->op) {
 	case CACHE_LS:
-		list(c);
+		list(e, c);
 		return 0;
 	case CACHE_WIPE:
 	case CACHE_USAGE:
@@ -284,7 +336,7 @@ static int run(struct engine *e, struct cache_command *c)
 		}
 		return 0;
 	default:
-		return run_on_entry(c);
+		return run_on_entry(e, c);
 	}
 }
 

@@ -9,6 +9,9 @@
  * charged for in others: he has sent all of their tokens.  What tells of others' use of those is left out.  He
  * may pin what he sees, unpin what he has pinned, and drop and wipe in his own namespaces.  Administrators may
  * do everything.  What he may not see does not exist for him.
+ *
+ * Entries are known outside by numbers, not by their ids, which are given out one after the other to whoever
+ * stores something: from two of his own one could tell how much others had stored meanwhile.
  */
 #ifndef KVD_CACHE_CONTROL_H
 #define KVD_CACHE_CONTROL_H
@@ -35,7 +38,7 @@ struct cache_scope {
 
 /* One entry, plainly.  Text is UTF-8 but where the tokens are none, without control characters of one byte. */
 struct cache_entry {
-	uint64_t id, parent;		/* parent 0: it begins a prompt */
+	uint64_t number, parent;	/* parent 0: it begins a prompt */
 	char ns[CACHE_NAME_MAX + 1];
 	uid_t uid;			/* who is charged */
 	uint32_t n_tokens, first;
@@ -63,7 +66,7 @@ struct cache_command {
 	enum cache_op op;
 	struct engine_model *model;	/* WIPE, USAGE: NULL, of all */
 	struct cache_scope scope;
-	uint64_t entry;			/* all but LS, WIPE and USAGE */
+	uint64_t entry;			/* its number; all but LS, WIPE and USAGE */
 	uint64_t after;			/* LS: `next` of the page before; 0: the first */
 	bool all;			/* UNPIN, by administrators: everybody's pins.  WIPE: whatever the filter */
 	bool chain;			/* DROP: from the first of its chain on */

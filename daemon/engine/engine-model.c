@@ -16,15 +16,21 @@
 
 /* --- coming, any thread --- */
 
+uint64_t engine_random(void)
+{
+	uint64_t v;
+
+	/* Early in the boot the clock has to do. */
+	return getrandom(&v, sizeof(v), GRND_NONBLOCK) < 0 ? clock_ns() : v;
+}
+
 static int create_tree(struct engine *e, struct engine_model *em)
 {
 	struct tree_config config = {
 		.accounts = e->accounts, .root = em->root, .host = e->host, .hash_bits = HASH_BITS,
 	};
 
-	/* Early in the boot the clock has to do. */
-	if (getrandom(&config.seed, sizeof(config.seed), GRND_NONBLOCK) < 0)
-		config.seed = clock_ns();
+	config.seed = engine_random();
 	return tree_new(&em->tree, &config);
 }
 

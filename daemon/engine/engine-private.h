@@ -90,6 +90,7 @@ struct engine {
 	uint32_t block_tokens, max_queue;
 	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
+	uint64_t number_key;		/* see cache-control.c */
 	pthread_t thread;
 	bool thread_started;
 
@@ -130,6 +131,8 @@ int engine_call(struct engine *e, void (*fn)(struct engine *e, void *arg), void 
 
 /* engine-model.c: ends its requests, lets go of it and tells who asked. */
 void engine_let_go(struct engine *e, struct engine_model *em);
+/* A random number that is secret: nobody can make what depends on it come out as he likes. */
+uint64_t engine_random(void);
 /* Of a model that has no requests. */
 void engine_model_release(struct engine *e, struct engine_model *em);
 

@@ -603,6 +603,7 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	e->no_cache = config->no_cache;
 	e->measures_mass = config->attention_mass && config->backend->ops->measures_mass;
 	e->step_delay_ns = config->step_delay_ns;
+	e->number_key = engine_random();
 	return e;
 }
 

@@ -40,7 +40,7 @@ CLEANUP_DEFINE(struct cache_query, cache_query_free)
 static struct msg_cache_entry message_of(const struct cache_entry *e)
 {
 	return (struct msg_cache_entry){
-		.entry = e->id, .parent = e->parent, .namespace = e->ns, .uid = e->uid,
+		.entry = e->number, .parent = e->parent, .namespace = e->ns, .uid = e->uid,
 		.n_tokens = e->n_tokens, .first = e->first, .joined = e->joined, .bytes = e->bytes,
 		.tier = e->tier, .age_ns = e->age_ns, .idle_ns = e->idle_ns, .ttl_ns = e->ttl_ns,
 		.hits = e->hits, .n_users = e->n_users, .n_pins = e->n_pins, .priority = e->priority,

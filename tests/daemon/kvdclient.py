@@ -142,7 +142,7 @@ class Client:
             entries += page["entries"]
             if not page.get("next"):
                 return entries
-            assert page["next"] > after
+            assert page["next"] == entries[-1]["entry"]
             after = page["next"]
 
     def load(self, path, name, fds=None, wait=True, **fields):

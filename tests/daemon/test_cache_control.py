@@ -96,7 +96,7 @@ def test_listing(start):
             [(32 + 16 * i, 16, os.getuid(), uid) for i in range(3)]
         by_id = {e["entry"]: e for e in entries}
         numbers = [e["entry"] for e in entries]
-        assert numbers == sorted(set(numbers))
+        assert len(set(numbers)) == len(numbers)
         assert [e["parent"] for e in entries[:7]] == [0] + numbers[:6]
         assert entries[7]["parent"] == numbers[1]
         assert [e["joined"] for e in entries] == [False, True, False, True, True, True, True, False, True, True]
@@ -398,6 +398,22 @@ def test_another_user(start, clients):
         assert {e["uid"] for e in root.cache_ls()} == {UIDS[1]}
         root.call(k.CACHE_WIPE, {"all": True})
         assert root.cache_ls() == two.cache_ls() == []
+
+
+@needs_root
+def test_numbers_tell_nothing_of_others(start, clients):
+    """Numbers don't ascend, and those of the same prompts differ from daemon to daemon, whatever others do."""
+    seen = []
+    for i in range(2):
+        d = start(socket=f"/tmp/kvd-test-{os.getpid()}-{i}.sock")
+        one = clients(d, UIDS[0])
+        ask(one, ids(1, 64 * BLOCK))
+        numbers = [e["entry"] for e in one.cache_ls()]
+        assert len(set(numbers)) == 64 and numbers != sorted(numbers)
+        ups = sum(a < b for a, b in zip(numbers, numbers[1:]))
+        assert 10 < ups < 54
+        seen.append(numbers)
+    assert not set(seen[0]) & set(seen[1])
 
 
 @needs_root
