@@ -16,6 +16,7 @@ from conftest import HERE, LONG, SANITIZED, make_tiny
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes other uids, so root")
 UIDS = (20011, 20012)
 N_PROMPT = 1000
+HOST = ("--host-memory", "8M")
 
 
 @pytest.fixture
@@ -104,8 +105,8 @@ def test_running_prefix_is_not_joined(served):
 
 def test_pressure_tells_nothing(served):
     """In a pool that is full of uid 1's blocks, P and Q are alike, too, whichever comes first."""
-    for order in (0, 1):
-        d, one, two = served("--kv-memory", "2M", "--prefill-quantum", "64")
+    for order, host in ((0, ()), (1, ()), (0, HOST), (1, HOST)):
+        d, one, two = served("--kv-memory", "2M", "--prefill-quantum", "64", *host)
         rng = random.Random(3)
         p, q = prompt(rng, 700), prompt(rng, 700)
         for _ in range(12):
