@@ -12,7 +12,6 @@
 
 #define INDEX_VERSION 1
 #define INDEX_APPLICATION 0x6b766443
-#define INDEX_PAGE 4096u
 
 _Static_assert(sizeof(struct index_row) == 8 * 8 + 4 * 4 + 4 * STORE_TOKENS_MAX, "hashed: no padding");
 _Static_assert(sizeof(struct index_state) == 56, "hashed: no padding");

@@ -21,6 +21,7 @@
 
 #define INDEX_E_NONE 1			/* there is no such row */
 #define INDEX_NO_SLOT (-1)
+#define INDEX_PAGE 4096u
 #define INDEX_NEVER INT64_MAX		/* expires */
 
 struct index_row {

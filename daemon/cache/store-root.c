@@ -460,6 +460,7 @@ static void count_written(struct disk_root *r)
 int disk_commit(struct disk_root *r)
 {
 	bool punch = r->punch;
+	uint64_t reserve;
 	int err;
 
 	if (!r->open || !index_in_transaction(r->index))
@@ -476,7 +477,9 @@ int disk_commit(struct disk_root *r)
 	r->n_freed = 0;
 	r->slots_written = r->punch = false;
 	/* What was dropped must not stay in the log. */
-	err = index_checkpoint(r->index, punch ? 0 : DISK_LOG_PAGES);
+	disk_root_measure(r);
+	reserve = disk_log_reserve(r->disk);
+	err = index_checkpoint(r->index, punch || r->log_bytes > reserve ? 0 : (uint32_t)(reserve / INDEX_PAGE / 4));
 	count_written(r);
 	disk_root_measure(r);
 	if (err) {

@@ -20,8 +20,7 @@
 #include "daemon/cache/store.h"
 
 #define DISK_BATCH 16u			/* writes of one transaction */
-#define DISK_CHANGES_MAX 192u		/* slots that one transaction may free */
-#define DISK_LOG_PAGES 64u		/* of the log before it is moved over */
+#define DISK_CHANGES_MAX 48u		/* slots that one transaction may free */
 #define DISK_ALIASES 256u
 #define DISK_IDS (INT64_C(1) << 24)	/* reserved at a time */
 
@@ -128,6 +127,10 @@ int disk_remove_leaf(struct disk_root *r, const struct index_row *row);
 
 /* Bytes of all roots, logs at their largest. */
 uint64_t disk_bytes(const struct disk *d);
+/*
+ * What is kept free for a root's log: it is moved over when it has a quarter of that, and one transaction of at
+ * most DISK_BATCH writes and DISK_CHANGES_MAX removals takes less than the rest.
+ */
 uint64_t disk_log_reserve(const struct disk *d);
 /* Whether the file of slots may grow by n. */
 bool disk_may_grow(const struct disk_root *r, uint64_t n);

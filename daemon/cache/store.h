@@ -42,7 +42,7 @@ struct store_root;
 
 #define STORE_NEVER UINT64_MAX		/* expires: never */
 #define STORE_IDENTITY_MAX 4096u	/* bytes of fields */
-#define STORE_BYTES_MIN (UINT64_C(1) << 20)
+#define STORE_BYTES_MIN (UINT64_C(2) << 20)
 #define STORE_QUEUE_MAX 64u
 
 #define STORE_E_FULL 1			/* the queue of writes is full: not stored */

@@ -54,7 +54,7 @@ struct fixture {
 	char last_event[256];
 };
 
-static void on_event(void *arg, const char *text)
+static inline void on_event(void *arg, const char *text)
 {
 	struct fixture *f = arg;
 
@@ -64,7 +64,7 @@ static void on_event(void *arg, const char *text)
 	pthread_mutex_unlock(&f->lock);
 }
 
-static void on_wake(void *arg)
+static inline void on_wake(void *arg)
 {
 	struct fixture *f = arg;
 
@@ -190,7 +190,7 @@ static inline uint64_t tree_bytes(const char *path)
 
 static bool request_done;
 
-static void on_done(struct store_request *r)
+static inline void on_done(struct store_request *r)
 {
 	request_done = true;
 }
@@ -198,7 +198,7 @@ static void on_done(struct store_request *r)
 /* Of requests that run beside each other. */
 static uint32_t n_done;
 
-static void on_counted(struct store_request *r)
+static inline void on_counted(struct store_request *r)
 {
 	n_done++;
 }
