@@ -48,7 +48,8 @@ static int open_directory(int at, const char *path, bool create, int *out)
 		return -errno;
 	if (st.st_uid != geteuid())
 		return -EPERM;
-	if ((st.st_mode & 07777) != 0700 && fchmod(fd, 0700))
+	/* Never more open; one that somebody made read-only stays so. */
+	if (st.st_mode & 07077 && fchmod(fd, st.st_mode & 0700))
 		return -errno;
 	*out = fd_steal(&fd);
 	return 0;
@@ -96,7 +97,7 @@ int dir_open_file(int dir, const char *name, int *out)
 		return -errno;
 	if (!is_ours(&st))
 		return -EPERM;
-	if ((st.st_mode & 07777) != 0600 && fchmod(fd, 0600))
+	if (st.st_mode & 07177 && fchmod(fd, st.st_mode & 0600))
 		return -errno;
 	*out = fd_steal(&fd);
 	return 0;
@@ -151,6 +152,7 @@ int dir_write_file(int dir, const char *name, const void *data, size_t n)
 	r = fd_write_full(fd, data, n);
 	if (r)
 		return r;
+	dir_refuse_strange(dir, name);
 	if (fsync(fd) || renameat(dir, fresh, dir, name) || fsync(dir))
 		return -errno;
 	return 0;
