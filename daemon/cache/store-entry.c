@@ -323,17 +323,12 @@ static bool meta_is_asked(const struct slot_meta *m, const struct index_row *row
 	       !memcmp(m->tokens, read->tokens, read->n_tokens * sizeof(m->tokens[0]));
 }
 
-/* The slot is not what the row says: it is given up; the row stays for what follows it, until it is written again. */
-static int give_up_slot(struct disk_root *r, struct index_row *row)
+/* The row stays for what follows it, until the block is written again. */
+int disk_give_up_slot(struct disk_root *r, struct index_row *row)
 {
-	int err;
-
 	r->disk->stats.damaged++;
-	if (!disk_root_writable(r))
-		return 0;
-	err = disk_begin(r, 1);
-	if (err || !row->children)
-		return err ? err : disk_remove_leaf(r, row);
+	if (!row->children)
+		return disk_remove_leaf(r, row);
 	disk_free_slot(r, row->slot);
 	row->slot = INDEX_NO_SLOT;
 	return index_update(r->index, row);
@@ -366,7 +361,10 @@ static int read_entry(struct disk_root *r, struct store_read *read, struct slot_
 	}
 	r->disk->stats.bytes_read += r->slots.stride;
 	if (err || !meta_is_of(meta, &row)) {
-		err = give_up_slot(r, &row);
+		/* The slot is not what the row says. */
+		err = disk_root_writable(r) ? disk_begin(r, 1) : INDEX_E_NONE;
+		if (!err)
+			err = disk_give_up_slot(r, &row);
 		return err ? err : INDEX_E_NONE;
 	}
 	return meta_is_asked(meta, &row, read, real_id(r, read->parent)) ? 0 : INDEX_E_NONE;

@@ -314,10 +314,9 @@ static void pause_root(struct disk_root *r, int err, const char *doing)
 	d->stats.errors++;
 	r->pause_ns = first ? d->retry_ns : MIN(2 * r->pause_ns, MAX(PAUSE_MAX_NS, d->retry_ns));
 	r->paused_until = clock_ns() + r->pause_ns;
-	if (err == -ENOSPC) {
-		uint64_t bytes = disk_bytes(d);
-
-		d->reduced_bytes = MAX(bytes - bytes / 8, STORE_BYTES_MIN / 2);
+	/* The medium has less room than the limit: where there are slots enough, some give way to others. */
+	if (err == -ENOSPC && r->open && r->state.n_slots > 2 * DISK_BATCH) {
+		d->reduced_bytes = disk_bytes(d) - (uint64_t)r->state.n_slots * r->slots.stride / 8;
 		d->reduced_until = clock_ns() + FULL_NS;
 	}
 	if (first)
@@ -491,6 +490,21 @@ int disk_commit(struct disk_root *r)
 	return 0;
 }
 
+/*
+ * A full medium has no room for the log either, in which removing something would be noted: what the log holds
+ * is moved over, and if that was not enough, the last slots are cut off: their rows are misses then.
+ */
+static void relieve(struct disk_root *r)
+{
+	uint64_t now = clock_ns();
+
+	index_checkpoint(r->index, 0);
+	if (!r->pause_ns || r->state.n_slots <= 2 * DISK_BATCH || now < r->cut_until)
+		return;
+	r->cut_until = now + FULL_NS;
+	slot_truncate(&r->slots, (uint64_t)(r->state.n_slots - r->state.n_slots / 16));
+}
+
 void disk_failed(struct disk_root *r, int err, const char *doing)
 {
 	r->lost = true;
@@ -498,10 +512,14 @@ void disk_failed(struct disk_root *r, int err, const char *doing)
 	if (err != -EUCLEAN) {
 		int again = adopt_state(r);
 
-		pause_root(r, err, doing);
 		if (!again) {
 			/* What the transaction added to the file has no row. */
-			slot_truncate(&r->slots, (uint64_t)r->state.n_slots);
+			slot_truncate(&r->slots, MIN((uint64_t)r->state.n_slots, r->slots_bytes / r->slots.stride));
+			if (err == -ENOSPC)
+				relieve(r);
+		}
+		pause_root(r, err, doing);
+		if (!again) {
 			disk_root_measure(r);
 			return;
 		}

@@ -63,6 +63,7 @@ struct disk_root {
 	uint64_t index_written;		/* of index_bytes_written(), counted already */
 
 	uint64_t paused_until, pause_ns;	/* after an error; monotonic */
+	uint64_t cut_until;		/* not cut again before; monotonic */
 	uint64_t quiet_until;		/* no event about reading before; monotonic */
 	int64_t ids_next, ids_end;	/* for namespaces: taken in the transaction or before */
 
@@ -120,6 +121,8 @@ void disk_touch(struct disk_root *r, uint64_t id, uint64_t expires);
 enum store_result disk_drop(struct disk_root *r, uint64_t id, uint64_t *n);
 /* name NULL: all. */
 enum store_result disk_wipe(struct disk_root *r, const struct store_name *name, uint64_t *n);
+/* A row whose slot is of no use: nothing is found by it any more. Within a transaction. */
+int disk_give_up_slot(struct disk_root *r, struct index_row *row);
 /* Removes a leaf within the transaction. */
 int disk_remove_leaf(struct disk_root *r, const struct index_row *row);
 

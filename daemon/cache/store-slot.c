@@ -194,7 +194,7 @@ int slot_copy(struct slot_file *f, uint64_t from, uint64_t to, void *scratch)
 
 	if (!r)
 		r = transfer(f->io->pwritev, f->fd, &out, 1, to * f->stride);
-	return r == SLOT_E_BAD ? -EIO : r;
+	return r;
 }
 
 int slot_sync(struct slot_file *f)

@@ -61,7 +61,7 @@ int slot_write(struct slot_file *f, uint64_t slot, const struct slot_meta *meta,
  * only if 0 is returned.  0, SLOT_E_BAD, -errno.
  */
 int slot_read(struct slot_file *f, uint64_t slot, struct slot_meta *meta, void *block);
-/* Copies a slot as it is.  scratch: [stride]. */
+/* Copies a slot as it is.  scratch: [stride].  0, SLOT_E_BAD: the file ends before, -errno. */
 int slot_copy(struct slot_file *f, uint64_t from, uint64_t to, void *scratch);
 int slot_sync(struct slot_file *f);
 int slot_truncate(struct slot_file *f, uint64_t n_slots);

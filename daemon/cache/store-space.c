@@ -75,36 +75,48 @@ int disk_evict(struct disk_root *r, int64_t n_free, int64_t now)
 	return err == INDEX_E_NONE ? 0 : err;
 }
 
-/* The last slot is not there any more, or its content is where a free one was. */
+/* What is in the last slot goes to a free one; what is not whole there goes. */
+static int move_last(struct disk_root *r, struct index_row *row, void *scratch)
+{
+	int64_t to;
+	int err = index_free_take(r->index, &to);
+
+	if (err)
+		return err;
+	err = slot_copy(&r->slots, (uint64_t)row->slot, (uint64_t)to, scratch);
+	if (err == SLOT_E_BAD) {
+		row->slot = INDEX_NO_SLOT;
+		err = index_free_put(r->index, to);
+		return err ? err : row->children ? index_update(r->index, row) : disk_remove_leaf(r, row);
+	}
+	if (err)
+		return err;
+	row->slot = to;
+	r->state.n_free--;
+	r->slots_written = true;
+	r->disk->stats.moved++;
+	r->disk->stats.slot_bytes_written += r->slots.stride;
+	return index_update(r->index, row);
+}
+
+/* The file's last slot is needed no more.  INDEX_E_NONE: no other is free for what is in it. */
 static int give_last_slot(struct disk_root *r, void *scratch)
 {
-	int64_t last = r->state.n_slots - 1, to;
 	struct index_row row;
 	int err = disk_begin(r, 0);
 
-	if (!err)
-		err = index_free_remove(r->index, last);
-	if (!err)
+	if (err)
+		return err;
+	err = index_free_remove(r->index, r->state.n_slots - 1);
+	if (!err) {
 		r->state.n_free--;
-	if (err == INDEX_E_NONE) {
-		err = index_by_slot(r->index, last, &row);
+	} else if (err == INDEX_E_NONE) {
+		err = index_by_slot(r->index, r->state.n_slots - 1, &row);
 		/* Nobody's: what a failure left behind. */
-		if (err == INDEX_E_NONE) {
-			r->state.n_slots--;
-			return 0;
-		}
-		if (!err)
-			err = index_free_take(r->index, &to);
-		if (err)
-			return err;
-		r->state.n_free--;
-		r->slots_written = true;
-		r->disk->stats.moved++;
-		r->disk->stats.slot_bytes_written += r->slots.stride;
-		err = slot_copy(&r->slots, (uint64_t)last, (uint64_t)to, scratch);
-		row.slot = to;
-		if (!err)
-			err = index_update(r->index, &row);
+		if (err == INDEX_E_NONE)
+			err = 0;
+		else if (!err)
+			err = move_last(r, &row, scratch);
 	}
 	if (!err)
 		r->state.n_slots--;

@@ -340,7 +340,9 @@ static void handle_open(struct store *s, struct store_root *root)
 		open_root(s, root);
 	if (root->disk && disk_root_open(root->disk) && disk_root_writable(root->disk)) {
 		finish_batch(s);
-		got = !disk_reserve_ids(root->disk, &first);
+		/* The first change may be what finds an index damaged, which then begins cold. */
+		got = !disk_reserve_ids(root->disk, &first) ||
+		      (disk_root_writable(root->disk) && !disk_reserve_ids(root->disk, &first));
 	}
 	pthread_mutex_lock(&s->lock);
 	root->asked = false;

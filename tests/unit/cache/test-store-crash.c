@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A process that stores is killed at random instants, again and again on one
- * directory. What it was told to be committed is there afterwards, and right; in every other turn some
- * bytes are flipped first, and then what is read is right.
+ * A process that stores is killed at random instants, again and again on one of two
+ * directories.  What it was told to be committed is there afterwards, and right.  In the other directory
+ * some bytes are changed each time, and what is read is right all the same.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -18,6 +18,7 @@
 struct shared {
 	_Atomic uint32_t n_started;		/* paths begun, over all turns */
 	_Atomic uint32_t n_blocks[PATHS_MAX];	/* of a path, committed */
+	uint32_t turn[PATHS_MAX];		/* in which it was begun */
 };
 
 static struct shared *shared;
@@ -95,7 +96,7 @@ static void store_on(struct fixture *f)
 static void flip_some(const struct fixture *f, uint64_t *seed)
 {
 	static const char *const files[] = { "slots", "index", "index-wal" };
-	char dir[300], path[400];
+	char dir[300] = "", path[400];
 	struct stat st;
 	int fd;
 
@@ -112,42 +113,41 @@ static void flip_some(const struct fixture *f, uint64_t *seed)
 	close(fd);
 }
 
-/* Of the paths begun so far. complete: what was committed has to be there. Returns the blocks found. */
-static uint32_t look(struct fixture *f, uint32_t from, bool complete)
+/* Blocks of a path that are there. complete: what was committed has to be. */
+static uint32_t look(struct fixture *f, uint32_t path, bool complete)
 {
-	uint32_t n = 0;
+	int32_t t[PATH];
+	uint32_t got;
 
-	for (uint32_t path = from; path < shared->n_started; path++) {
-		int32_t t[PATH];
-		uint32_t got;
-
-		path_tokens(t, path);
-		got = restore(f, f->root, "n", t, PATH) / BT;
-		if (complete && got < shared->n_blocks[path])
-			fail_msg("path %u: %u blocks of %u", path, got, shared->n_blocks[path]);
-		n += got;
-	}
-	return n;
+	path_tokens(t, path);
+	got = restore(f, f->root, "n", t, PATH) / BT;
+	if (complete && got < shared->n_blocks[path])
+		fail_msg("path %u: %u blocks of %u", path, got, shared->n_blocks[path]);
+	return got;
 }
 
 static void test_kill(void **state)
 {
-	uint32_t turns = getenv("KVD_TEST_LONG") ? 100 : 14, n_found = 0, n_complete = 0, from = 0;
+	uint32_t turns = getenv("KVD_TEST_LONG") ? 100 : 14, n_found = 0, n_complete = 0;
 	uint64_t seed = 11;
-	struct fixture f;
+	struct fixture fixtures[2];		/* one of them is damaged */
 
 	shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(shared, MAP_FAILED);
-	fixture_init(&f);
-	f.config.max_bytes = UINT64_C(1) << 30;
+	for (int i = 0; i < 2; i++) {
+		fixture_init(&fixtures[i]);
+		fixtures[i].config.max_bytes = UINT64_C(1) << 30;
+	}
 	for (uint32_t i = 0; i < turns; i++) {
 		bool flipped = i % 2;
-		pid_t pid = fork();
+		struct fixture *f = &fixtures[i % 2];
+		uint32_t from = shared->n_started, n = 0;
 		int status;
+		pid_t pid = fork();
 
 		assert_true(pid >= 0);
 		if (!pid) {
-			store_on(&f);
+			store_on(f);
 			_exit(3);
 		}
 		/* Any instant from before it opens on. */
@@ -155,24 +155,28 @@ static void test_kill(void **state)
 		assert_int_equal(kill(pid, SIGKILL), 0);
 		assert_int_equal(waitpid(pid, &status, 0), pid);
 		assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-		if (flipped && !access(f.dir, F_OK))
-			flip_some(&f, &seed);
-		fixture_open(&f);
-		n_found += look(&f, from, !flipped);
-		if (!flipped) {
-			for (uint32_t path = from; path < shared->n_started; path++)
-				n_complete += shared->n_blocks[path];
-			assert_int_equal(f.n_events, 0);
+		if (flipped && !access(f->dir, F_OK))
+			flip_some(f, &seed);
+		fixture_open(f);
+		/* All that was ever stored there. */
+		for (uint32_t path = 0; path < shared->n_started; path++) {
+			if (path >= from)
+				shared->turn[path] = i;
+			if (shared->turn[path] % 2 != i % 2)
+				continue;
+			n += look(f, path, !flipped);
+			n_complete += flipped ? 0 : shared->n_blocks[path];
 		}
-		fixture_close(&f);
-		/* What damage took is not asked for any more. */
-		if (flipped)
-			from = shared->n_started;
-		f.n_events = 0;
+		n_found += n;
+		if (!flipped)
+			assert_int_equal(f->n_events, 0);
+		fixture_close(f);
+		f->n_events = 0;
 	}
 	assert_true(n_found > 0 && n_complete > 0);
 	print_message("%u blocks known to be committed, %u found\n", n_complete, n_found);
-	fixture_deinit(&f);
+	fixture_deinit(&fixtures[0]);
+	fixture_deinit(&fixtures[1]);
 	munmap(shared, sizeof(*shared));
 }
 

@@ -58,8 +58,10 @@ static void file_name(const struct fixture *f, const char *name, char *out, size
  */
 static void assert_works(struct fixture *f)
 {
-	for (int tries = 0; !(try_fill(f) && count(f) == N_PATHS * PATH); tries++)
+	for (int tries = 0; !(try_fill(f) && count(f) == N_PATHS * PATH); tries++) {
 		assert_true(tries < 4);
+		settle(f);
+	}
 	fixture_close(f);
 	fixture_open(f);
 	assert_int_equal(count(f), N_PATHS * PATH);
