@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The disk store when the disk fails: each write, sync, cut and read in turn, those of SQLite too; a full
- * file system; a directory that becomes read-only. Nobody but the log hears of it, what was said to be stored is there, and
- * it goes on when the disk does.
+ * file system; a directory that becomes read-only.  Nobody but the log hears of it, what was said to be
+ * stored is there, and it goes on when the disk does.
  */
 #include <sched.h>
 #include <sqlite3.h>

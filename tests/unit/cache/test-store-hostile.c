@@ -323,7 +323,9 @@ static void test_modes(void **state)
 /* Names are bytes, and never become a file's. */
 static void test_names(void **state)
 {
-	static const char *const names[] = { "../../../tmp/x", "/etc/passwd", "a/b", "..", "'; DROP TABLE entry; --", "" };
+	static const char *const names[] = {
+		"../../../tmp/x", "/etc/passwd", "a/b", "..", "'; DROP TABLE entry; --", "",
+	};
 	struct fixture f;
 	int32_t t[4] = { 1, 2, 3, 4 };
 	uint64_t id;
