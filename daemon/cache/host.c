@@ -223,10 +223,16 @@ int host_put(struct host *h, uid_t uid, struct host_block *block)
 
 int host_get(struct host *h, const struct host_block *block, size_t n_plain)
 {
-	uint8_t *coded = coder_coded(h->coder);
 	uint32_t page = block->first_page;
+	uint8_t *coded;
+	int err;
 
+	/* There is room, unless the last reservation failed. */
+	err = host_reserve(h, n_plain);
+	if (err)
+		return err;
 	h->n_coded = 0;
+	coded = coder_coded(h->coder);
 	for (size_t at = 0; at < block->n_bytes; at += HOST_PAGE, page = h->next[page])
 		memcpy(coded + at, h->base + (size_t)page * HOST_PAGE,
 		       MIN(block->n_bytes - at, (size_t)HOST_PAGE));

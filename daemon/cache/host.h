@@ -76,7 +76,7 @@ void *host_plain(struct host *h);
 int host_encode(struct host *h, size_t n_plain);
 /* Keeps what was coded last; *block is zeroed before.  0, HOST_E_FULL, HOST_E_QUOTA, -ENOMEM: may be tried again. */
 int host_put(struct host *h, uid_t uid, struct host_block *block);
-/* Decodes it; it stays.  n_plain as it was put.  0, HOST_E_DAMAGED. */
+/* Decodes it; it stays.  n_plain as it was put.  0, HOST_E_DAMAGED; HOST_E_FULL, -ENOMEM: not now. */
 int host_get(struct host *h, const struct host_block *block, size_t n_plain);
 /* Forgets it; n_plain as it was put.  *block is zeroed; twice is harmless. */
 void host_drop(struct host *h, struct host_block *block, size_t n_plain);

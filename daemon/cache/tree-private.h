@@ -152,7 +152,7 @@ void tree_note_ghost(struct tree *t, const struct tree_entry *e, bool expired);
 enum tree_miss tree_ghost(const struct tree *t, const struct tree_entry *parent, const int32_t *tokens,
 			  uint32_t n_tokens);
 
-/* tree-room.c: decodes a stored one into a block.  0, TREE_E_GONE: it is void now. */
+/* tree-room.c: decodes a stored one into a block.  0; TREE_E_GONE: it is void now; -errno: not now. */
 int tree_load(struct tree *t, struct tree_entry *e, uint32_t block);
 
 /* tree-control.c: all of one */

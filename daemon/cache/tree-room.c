@@ -135,11 +135,13 @@ int tree_load(struct tree *t, struct tree_entry *e, uint32_t block)
 {
 	struct host *h = t->config.host;
 	uint64_t n = plain_bytes(t, e);
+	int err = host_get(h, &e->host, n);
 
-	if (!host_get(h, &e->host, n) && !pool_block_write(t->config.root, block, e->n_tokens, host_plain(h))) {
-		t->stats.restored++;
-		return 0;
-	}
+	if (!err)
+		err = pool_block_write(t->config.root, block, e->n_tokens, host_plain(h));
+	t->stats.restored += !err;
+	if (err != HOST_E_DAMAGED)
+		return err > 0 ? -ENOMEM : err;
 	/* The entry stays for those below it, which are as good as before once it is computed again. */
 	tree_note_ghost(t, e, false);
 	t->stats.stored_bytes -= host_block_bytes(&e->host);

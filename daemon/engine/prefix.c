@@ -131,24 +131,25 @@ int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32
 
 int engine_prefix_copy_tail(struct engine *e, struct engine_request *r, uint32_t n_tail, uint32_t tail_block)
 {
-	uint32_t depth = tree_path_n_blocks(&r->path);
+	uint32_t depth = tree_path_n_blocks(&r->path), n = n_tail;
 	int err = 0;
 
 	if (n_tail && tail_block == ENGINE_TAIL_STORED)
-		err = tree_restore_tail(&r->path, r->blocks[depth]);
+		n = tree_restore_tail(&r->path, r->blocks[depth]) ? 0 : n_tail;
 	else if (n_tail)
 		err = e->be->ops->copy_tokens(pool_device(e->pool), pool_root_geometry(r->model->root),
 					      r->blocks[depth], tail_block, n_tail);
 	if (r->path.tree)
 		tree_tail_done(&r->path);
-	if (!err)
-		r->seq.n_computed += n_tail;
-	/* Damaged: a miss. */
-	if (err == TREE_E_GONE && !r->admit_ns) {
+	if (err)
+		return err;
+	r->seq.n_computed += n;
+	/* What does not come back is a miss. */
+	if (n < n_tail && !r->admit_ns) {
 		r->n_cached -= n_tail;
 		r->miss = SINK_MISS_EVICTED;
 	}
-	return MIN(err, 0);
+	return 0;
 }
 
 bool engine_prefix_restore(struct engine *e, struct engine_request *r, uint64_t now)
