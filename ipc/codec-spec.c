@@ -332,6 +332,9 @@ static const struct codec_field status_reply_fields[] = {
 	BOOL(T, no_cache, CODEC_REQUIRED),
 	ANY_U64(T, blocks_used), ANY_U64(T, blocks_cached), ANY_U64(T, blocks_free),
 	ANY_U64(T, cache_lookups), ANY_U64(T, cache_hits), ANY_U64(T, cached_tokens), ANY_U64(T, cache_evicted),
+	U64(T, host_bytes, CODEC_NOT_ZERO, 0), U64(T, host_bytes_used, CODEC_NOT_ZERO, 0),
+	U64(T, host_blocks, CODEC_NOT_ZERO, 0), U64(T, host_stored, CODEC_NOT_ZERO, 0),
+	U64(T, host_restored, CODEC_NOT_ZERO, 0),
 };
 #undef T
 

@@ -221,6 +221,7 @@ struct msg_status_reply {
 	bool no_cache;
 	uint64_t blocks_used, blocks_cached, blocks_free;
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
+	uint64_t host_bytes, host_bytes_used, host_blocks, host_stored, host_restored;
 };
 
 struct msg_model {

@@ -24,7 +24,7 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 {
 	return json_print(ctl, json_pack(
 		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,"
-		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}",
+		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}",
 		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
 		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
@@ -41,7 +41,10 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 		"blocks_used", json_u64(s->blocks_used), "blocks_cached", json_u64(s->blocks_cached),
 		"blocks_free", json_u64(s->blocks_free), "cache_lookups", json_u64(s->cache_lookups),
 		"cache_hits", json_u64(s->cache_hits), "cached_tokens", json_u64(s->cached_tokens),
-		"cache_evicted", json_u64(s->cache_evicted), "models", models_json(models, n)));
+		"cache_evicted", json_u64(s->cache_evicted),
+		"host_bytes", json_u64(s->host_bytes), "host_bytes_used", json_u64(s->host_bytes_used),
+		"host_blocks", json_u64(s->host_blocks), "host_stored", json_u64(s->host_stored),
+		"host_restored", json_u64(s->host_restored), "models", models_json(models, n)));
 }
 
 static void print_model(const struct kvd_model *m)
@@ -76,6 +79,17 @@ static void print_cache(const struct kvd_status *s)
 	       PRIu64 " evicted\n", "cache", s->cache_hits, s->cache_lookups, hits, s->cached_tokens, s->cache_evicted);
 }
 
+/* The tier behind the KV memory, where there is one and who asks may know. */
+static void print_host(const struct kvd_status *s)
+{
+	char a[FORMAT_MAX], b[FORMAT_MAX];
+
+	if (s->host_bytes)
+		printf("%-12s%s of %s, %" PRIu64 " blocks; %" PRIu64 " went there, %" PRIu64 " came back\n",
+		       "host memory", format_bytes(a, s->host_bytes_used), format_bytes(b, s->host_bytes),
+		       s->host_blocks, s->host_stored, s->host_restored);
+}
+
 static void print_page(const struct kvd_status *s, const struct kvd_model *models, size_t n)
 {
 	char a[FORMAT_MAX], b[FORMAT_MAX];
@@ -94,6 +108,7 @@ static void print_page(const struct kvd_status *s, const struct kvd_model *model
 	       format_bytes(b, s->kv_bytes), s->no_cache ? " (--no-cache)" : "");
 	printf("%-12s%" PRIu64 " in use, %" PRIu64 " cached, %" PRIu64 " free\n", "blocks", s->blocks_used,
 	       s->blocks_cached, s->blocks_free);
+	print_host(s);
 	print_cache(s);
 	printf("%-12s%" PRIu32 "\n", "sessions", s->n_sessions);
 	printf("%-12s%" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " parked; %" PRIu64 " done, %" PRIu64

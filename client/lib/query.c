@@ -129,6 +129,8 @@ static void fill_status(struct kvd_status *out, const struct msg_status_reply *m
 		.blocks_used = m->blocks_used, .blocks_cached = m->blocks_cached, .blocks_free = m->blocks_free,
 		.cache_lookups = m->cache_lookups, .cache_hits = m->cache_hits,
 		.cached_tokens = m->cached_tokens, .cache_evicted = m->cache_evicted,
+		.host_bytes = m->host_bytes, .host_bytes_used = m->host_bytes_used, .host_blocks = m->host_blocks,
+		.host_stored = m->host_stored, .host_restored = m->host_restored,
 	};
 	COPY(out->version, m->version);
 	COPY(out->device, m->device);

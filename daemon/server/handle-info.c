@@ -99,6 +99,11 @@ static void reply_totals(struct session *s, uint64_t id)
 	reply.cache_hits = stats.cache_hits;
 	reply.cached_tokens = stats.cached_tokens;
 	reply.cache_evicted = stats.cache_evicted;
+	reply.host_bytes = stats.host_bytes;
+	reply.host_bytes_used = stats.host_bytes_used;
+	reply.host_blocks = stats.host_blocks;
+	reply.host_stored = stats.host_stored;
+	reply.host_restored = stats.host_restored;
 	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
 }
 

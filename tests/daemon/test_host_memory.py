@@ -57,6 +57,9 @@ def test_comes_back(pair, daemons, models):  # noqa: F811
     with d.client() as c:
         found, of = rounds(c, judge, prompts, 3)
         assert found == of
+        status = d.status()
+        assert 0 < status["host_bytes_used"] <= status["host_bytes"] == HOST_MEMORY
+        assert status["host_restored"] > 16 * 30 and status["host_stored"] >= status["host_restored"]
         # Tails, too, and what goes on from them.
         for ids in prompts:
             longer = ids + random_ids(1000 + len(ids), 30)
@@ -156,5 +159,5 @@ def test_two_models(daemons, several):
 def test_off(daemons, tiny_model):
     for options in ((), ("--host-memory", "off"), ("--host-memory", "64M", "--no-cache")):
         d = daemons("--model", tiny_model, "--kv-memory", "8M", *options)
-        assert not memfds(d, "kvd-host")
+        assert not memfds(d, "kvd-host") and "host_bytes" not in d.status()
         d.stop()

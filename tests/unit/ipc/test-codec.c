@@ -348,6 +348,7 @@ static void test_status_reply(void **state)
 		.preemptions = UINT64_MAX,
 		.loading_percent = 100, .no_cache = true, .blocks_used = 17, .blocks_cached = 18, .blocks_free = 19,
 		.cache_lookups = 20, .cache_hits = 21, .cached_tokens = UINT64_MAX, .cache_evicted = 22,
+		.host_bytes = 23, .host_bytes_used = 24, .host_blocks = 25, .host_stored = 26, .host_restored = 27,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_STATUS_REPLY, &a);
 	const struct msg_status_reply *s = &m->status_reply;
@@ -363,7 +364,8 @@ static void test_status_reply(void **state)
 	SAME(*s, a, requests_cancelled); SAME(*s, a, preemptions); SAME(*s, a, loading_percent);
 	SAME(*s, a, blocks_used); SAME(*s, a, blocks_cached); SAME(*s, a, blocks_free);
 	SAME(*s, a, cache_lookups); SAME(*s, a, cache_hits); SAME(*s, a, cached_tokens);
-	SAME(*s, a, cache_evicted);
+	SAME(*s, a, cache_evicted); SAME(*s, a, host_bytes); SAME(*s, a, host_bytes_used); SAME(*s, a, host_blocks);
+	SAME(*s, a, host_stored); SAME(*s, a, host_restored);
 	SAME(*s, a, no_cache);
 }
 
