@@ -292,11 +292,12 @@ void ring_put_usage(struct ring_writer *w, uint64_t request, const struct ring_u
 		.generated_tokens = usage->generated_tokens, .miss = usage->miss,
 		.queue_ns = usage->queue_ns, .prefill_ns = usage->prefill_ns, .decode_ns = usage->decode_ns,
 		.miss_token = usage->miss_token,
-		.n_bytes = (uint32_t)MIN(usage->n_miss_bytes, (size_t)KVD_MISS_BYTES_MAX),
 	};
 	const size_t fixed = offsetof(struct kvd_record_usage, bytes);
-	uint8_t *p = stage(w, KVD_REC_USAGE, request, fixed + t.n_bytes);
+	uint8_t *p;
 
+	t.n_bytes = (uint32_t)MIN(usage->n_miss_bytes, (size_t)KVD_MISS_BYTES_MAX);
+	p = stage(w, KVD_REC_USAGE, request, fixed + t.n_bytes);
 	if (!p)
 		return;
 	PUT_FIXED(p, &t, fixed);

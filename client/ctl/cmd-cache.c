@@ -103,7 +103,7 @@ static int change_entries(struct ctl *ctl, struct ctl_options *o, const struct c
 			  change_fn fn)
 {
 	struct kvd_client *c = NULL;
-	uint64_t entry;
+	uint64_t entry = 0;
 	int status = CTL_OK, failed;
 
 	if (optind == o->argc)

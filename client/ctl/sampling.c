@@ -109,7 +109,7 @@ int sampling_option(struct sampling *s, struct ctl_options *o, int c)
 		s->quiet = true;
 		return 0;
 	case CTL_OPT_NAMESPACE: {
-		const char *ns = NULL;
+		const char *ns = "";
 		int r = option_name(o, SAMPLING_NAMESPACE_MAX, &ns);
 
 		return r ? r : option_namespace(s, o, ns);

@@ -160,11 +160,11 @@ static void describe(const struct engine *e, const struct cache_command *c, cons
 		.joined = v->joined,
 		.bytes = v->bytes,
 		.tier = v->tier == TREE_TIER_HOST ? "host" : "memory",
-		.age_ns = now - MIN(v->created, now),
 		.n_pins = told ? v->n_pins : pinned,
 		.priority = (uint32_t)(v->priority - EVICT_PRIORITY_LOW),
 		.pinned = pinned,
 	};
+	out->age_ns = now - MIN(v->created, now);
 	/* Others' use of what is shared is theirs. */
 	out->idle_ns = told ? now - MIN(v->last_use, now) : out->age_ns;
 	if (told) {
@@ -316,7 +316,9 @@ static bool is_there(const struct engine *e, const struct engine_model *em)
 
 static int run(struct engine *e, struct cache_command *c)
 {
-	if (c->model && !is_there(e, c->model))
+	bool of_all = !c->model && (c->op == CACHE_WIPE || c->op == CACHE_USAGE);
+
+	if (!of_all && !(c->model && is_there(e, c->model)))
 		return CACHE_E_NO_MODEL;
 	switch (c->op) {
 	case CACHE_LS:
