@@ -29,7 +29,8 @@
 #include "daemon/engine/scheduler.h"
 #include "daemon/model/tokenizer.h"
 
-#define ENGINE_CALLS_MAX 64	/* asked for and not answered */
+#define ENGINE_CALLS_MAX 64	/* asked for and not answered, */
+#define ENGINE_CALLS_ROUND 4	/* and answered between two steps, so that whoever asks much holds up none */
 
 /* Something that others want done on the thread, between steps: a listing, or anything. */
 struct engine_call {

@@ -396,9 +396,10 @@ static void collect(struct engine *e, bool work, struct commands *c)
 	c->first_new = take_requests(e);
 	c->attention = e->attention;
 	e->attention = false;
-	c->n_calls = e->n_calls;
+	c->n_calls = e->stop ? e->n_calls : MIN(e->n_calls, (size_t)ENGINE_CALLS_ROUND);
 	memcpy(c->calls, e->calls, c->n_calls * sizeof(*c->calls));
-	e->n_calls = 0;
+	e->n_calls -= c->n_calls;
+	memmove(e->calls, e->calls + c->n_calls, e->n_calls * sizeof(*e->calls));
 	list_init(&c->removals);
 	while (!list_empty(&e->removals)) {
 		struct list *l = e->removals.next;

@@ -15,8 +15,13 @@ _Static_assert(CACHE_PAGE_MAX == KVD_CACHE_LS_MAX && CACHE_NAME_MAX == KVD_NAMES
 	       CACHE_WORDS_MAX == KVD_CACHE_WORDS_MAX && CACHE_TEXT_MAX == KVD_CACHE_TEXT_MAX &&
 	       CACHE_PINS_MAX == KVD_CACHE_PINS_MAX, "the protocol's numbers");
 
+/* So that one who asks much leaves room in the engine's queue: of one uid, and in all. */
+#define QUERIES_UID_MAX 4
+#define QUERIES_MAX 32
+
 /* A command on its way to the engine and back. */
 struct cache_query {
+	struct list link;			/* in server.cache_queries */
 	struct cache_command command;
 	struct mail mail;
 	struct server *server;
@@ -30,6 +35,7 @@ static void cache_query_free(struct cache_query *q)
 {
 	if (!q)
 		return;
+	list_unlink(&q->link);
 	charge_deinit(&q->memory);
 	free(q);
 }
@@ -159,6 +165,18 @@ static void on_done(struct cache_command *c)
 
 /* --- questions --- */
 
+/* Whether the uid may ask one thing more. */
+static bool has_turn(const struct server *server, uid_t uid)
+{
+	unsigned n = 0, n_own = 0;
+
+	list_for_each(l, &server->cache_queries) {
+		n++;
+		n_own += list_entry(l, struct cache_query, link)->command.scope.uid == uid;
+	}
+	return n < QUERIES_MAX && n_own < QUERIES_UID_MAX;
+}
+
 /* NULL after an error to the session. */
 static struct cache_query *query_new(struct session *s, uint64_t id, enum cache_op op)
 {
@@ -167,11 +185,13 @@ static struct cache_query *query_new(struct session *s, uint64_t id, enum cache_
 	size_t size = sizeof(*q) + n * sizeof(q->entries[0]);
 	int r;
 
-	if (s->n_queries >= SESSION_QUERIES_MAX) {
-		session_error(s, id, KVD_CODE_BUSY, "", "too many questions of this session are unanswered", 0);
+	if (s->n_queries >= SESSION_QUERIES_MAX || !has_turn(s->server, s->uid)) {
+		session_error(s, id, KVD_CODE_BUSY, "", "too many questions are unanswered; try again", 0);
 		return NULL;
 	}
 	q = calloc(1, size);
+	if (q)
+		list_init(&q->link);
 	r = q ? charge_init(&q->memory, s->server->accounts, s->uid, ACCOUNT_MEMORY, size) : -ENOMEM;
 	if (r) {
 		session_error(s, id, r == ACCOUNT_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY, "",
@@ -215,6 +235,7 @@ static void ask(struct session *s, struct cache_query *q)
 
 	if (engine && !r) {
 		s->n_queries++;
+		list_push_back(&s->server->cache_queries, &q->link);
 		return;
 	}
 	if (r)

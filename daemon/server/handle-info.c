@@ -107,26 +107,46 @@ static void reply_totals(struct session *s, uint64_t id)
 	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
 }
 
-/* A user's status, until the engine has told how much of the cache is his. */
+/* A user's statuses, until the engine has told how much of the cache is his: one question for all of them. */
 struct own_status {
+	struct list link;			/* in server.own_statuses */
 	struct cache_command command;
 	struct mail mail;
 	struct server *server;
+	struct list replies;			/* struct own_reply */
+};
+
+struct own_reply {
+	struct list link;
 	uint64_t session;
 	struct msg_status_reply reply;		/* its strings outlive it */
 };
 
+static void own_status_free(struct own_status *own)
+{
+	list_for_each_safe(l, next, &own->replies) {
+		list_unlink(l);
+		free(list_entry(l, struct own_reply, link));
+	}
+	list_unlink(&own->link);
+	free(own);
+}
+
 static void deliver_own(struct mail *mail)
 {
 	struct own_status *own = list_entry(mail, struct own_status, mail);
-	struct session *s = server_session(own->server, own->session);
 
-	if (s) {
+	list_for_each(l, &own->replies) {
+		struct own_reply *r = list_entry(l, struct own_reply, link);
+		struct session *s = server_session(own->server, r->session);
+
+		if (!s)
+			continue;
 		s->n_queries--;
-		own->reply.blocks_cached = own->command.n_entries;
-		session_send(s, KVD_MSG_STATUS_REPLY, &own->reply);
+		r->reply.blocks_cached = own->command.n_entries;
+		session_send(s, KVD_MSG_STATUS_REPLY, &r->reply);
 	}
-	free(own);
+	own_status_free(own);
 }
 
 /* On the engine's thread. */
@@ -137,24 +157,47 @@ static void on_usage(struct cache_command *c)
 	mailbox_post(own->server->mailbox, &own->mail);
 }
 
+/* The question that is under way for the uid, or a new one; NULL: it can't be asked. */
+static struct own_status *ask_usage(struct server *server, struct engine *engine, uid_t uid)
+{
+	struct own_status *own;
+
+	list_for_each(l, &server->own_statuses) {
+		own = list_entry(l, struct own_status, link);
+		if (own->command.scope.uid == uid)
+			return own;
+	}
+	own = calloc(1, sizeof(*own));
+	if (!own)
+		return NULL;
+	own->command.op = CACHE_USAGE;
+	own->command.scope.uid = uid;
+	own->command.done = on_usage;
+	own->mail.deliver = deliver_own;
+	own->server = server;
+	list_init(&own->link);
+	list_init(&own->replies);
+	if (engine_cache(engine, &own->command)) {
+		free(own);
+		return NULL;
+	}
+	list_push_back(&server->own_statuses, &own->link);
+	return own;
+}
+
 static void reply_own(struct session *s, struct engine *engine, const struct msg_status_reply *reply)
 {
-	struct own_status *own = engine ? calloc(1, sizeof(*own)) : NULL;
+	struct own_reply *r = engine ? calloc(1, sizeof(*r)) : NULL;
+	struct own_status *own = r ? ask_usage(s->server, engine, s->uid) : NULL;
 
 	if (own) {
-		own->command.op = CACHE_USAGE;
-		own->command.scope.uid = s->uid;
-		own->command.done = on_usage;
-		own->mail.deliver = deliver_own;
-		own->server = s->server;
-		own->session = s->key;
-		own->reply = *reply;
-	}
-	if (own && !engine_cache(engine, &own->command)) {
+		r->session = s->key;
+		r->reply = *reply;
+		list_push_back(&own->replies, &r->link);
 		s->n_queries++;
 		return;
 	}
-	free(own);
+	free(r);
 	if (engine)
 		session_error(s, reply->id, KVD_CODE_BUSY, "", "the engine has too much to answer; try again", 0);
 	else

@@ -51,6 +51,8 @@ struct server {
 	unsigned n_refused;		/* kept for a moment to be told why */
 	uint64_t next_session;
 	struct views_feed views;
+	struct list cache_queries;	/* on their way to the engine and back, see handle-cache.c */
+	struct list own_statuses;	/* the same, see handle-info.c */
 	bool stats_asked;		/* the statistics pages wait for views */
 
 	uint8_t *receive_buffer;	/* [KVD_MESSAGE_MAX], shared by all connections */

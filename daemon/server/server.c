@@ -388,6 +388,8 @@ int server_new(struct server **out, const struct server_config *config, struct d
 	s->overflow_uid = overflow_uid();
 	s->signal_fd = -1;
 	list_init(&s->sessions);
+	list_init(&s->cache_queries);
+	list_init(&s->own_statuses);
 	views_feed_init(&s->views, s);
 	r = set_up(s, diag);
 	if (r)

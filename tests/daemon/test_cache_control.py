@@ -494,6 +494,34 @@ def test_groups_are_checked(daemons, model, directory):
 
 # --- and while much goes on ---
 
+@needs_root
+def test_who_asks_much_is_put_off(start, clients):
+    """What is too much at once is refused; others are answered, and so are all of one's own statuses."""
+    d = start(env={"KVD_TEST_STEP_DELAY_MS": "20"})
+    one, two, again = clients(d, UIDS[0], UIDS[1], UIDS[0])
+    ask(one, ids(1, 500))
+    rid = two.submit(ids=ids(2, 10), n=200, ignore_eos=True)
+    sent = list(range(1000, 1016))
+    for i in sent:
+        one.send(k.CACHE_LS, {"id": i})
+    # A session of the same user has no turn of its own, another user has.
+    assert len(two.cache_ls()) <= 1
+    answered = {"page": 0, "busy": 0}
+    for i in sent:
+        try:
+            assert len(one.reply(i)["entries"]) == 32
+            answered["page"] += 1
+        except k.Refused as e:
+            assert e.code == 6
+            answered["busy"] += 1
+    assert answered["page"] >= 4 and answered["page"] + answered["busy"] == 16, answered
+    assert len(again.cache_ls()) == 32
+    for i in sent:
+        one.send(k.STATUS, {"id": i})
+    assert all(one.reply(i)["blocks_cached"] == 32 for i in sent)
+    two.cancel(rid)
+
+
 def test_while_others_work(start, clients):
     """Listing, pinning and dropping at random while requests run: answers stay right, nothing is left over."""
     d = start(memory="2M")
