@@ -215,7 +215,7 @@ int dir_each_sub(int dir, int (*fn)(void *arg, const char *name), void *arg)
 	if (!d)
 		return -errno;
 	while (!r && (e = readdir(d)))
-		if (!fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
+		if (e->d_name[0] != '.' && !fstatat(dir, e->d_name, &st, AT_SYMLINK_NOFOLLOW) && S_ISDIR(st.st_mode))
 			r = fn(arg, e->d_name);
 	return r;
 }

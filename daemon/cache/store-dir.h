@@ -37,7 +37,7 @@ uint64_t dir_bytes(int dir);
 /* Removes the files of a directory, and it. */
 int dir_remove(int parent, const char *name);
 
-/* Calls fn with the name of each directory in dir, until it fails; returns what fn did. */
+/* Calls fn with the name of each directory in dir that is not hidden, until it fails; returns what fn did. */
 int dir_each_sub(int dir, int (*fn)(void *arg, const char *name), void *arg);
 
 #endif

@@ -402,6 +402,23 @@ static bool is_wiped(const void *what, const struct store_write *w)
 			     (!w->name.n || !memcmp(w->name.bytes, wipe->name.bytes, w->name.n)));
 }
 
+static enum store_result wipe_root(struct disk_root *r, struct store_wipe *w)
+{
+	enum store_result result = disk_wipe(r, w->all ? NULL : &w->name, &w->n_removed);
+
+	if (r->n_users)
+		return result;
+	/* Nothing is left in it, or nobody can tell what. */
+	if (w->all || r->useless) {
+		if (disk_root_remove(r))
+			return STORE_FAILED;
+		disk_root_free(r);
+		return STORE_OK;
+	}
+	disk_root_close(r);
+	return result;
+}
+
 static void handle_wipe(struct store *s, struct store_wipe *w)
 {
 	enum store_result result = STORE_OK;
@@ -410,15 +427,8 @@ static void handle_wipe(struct store *s, struct store_wipe *w)
 	cancel_writes(s, is_wiped, w);
 	w->n_removed = 0;
 	list_for_each_safe(l, next, &s->disk.roots) {
-		struct disk_root *r = list_entry(l, struct disk_root, link);
-
-		if (disk_wipe(r, w->all ? NULL : &w->name, &w->n_removed) != STORE_OK)
+		if (wipe_root(list_entry(l, struct disk_root, link), w) != STORE_OK)
 			result = STORE_FAILED;
-		/* Nothing is left in it, or nobody can tell what. */
-		if (w->all && !r->n_users && !disk_root_remove(r))
-			disk_root_free(r);
-		else if (!r->n_users)
-			disk_root_close(r);
 	}
 	complete(s, &w->request, result);
 }

@@ -371,6 +371,10 @@ static void test_strangers(void **state)
 	assert_int_equal(count(&f), N_PATHS * PATH);
 	snprintf(path, sizeof(path), "%s/lost+found", f.dir);
 	assert_int_equal(stat(path, &st), 0);
+	assert_int_equal(wipe(&f, NULL), N_PATHS * 3);
+	assert_int_equal(stat(path, &st), 0);
+	snprintf(path, sizeof(path), "%s/%032d", f.dir, 7);
+	assert_int_equal(stat(path, &st), -1);
 	fixture_deinit(&f);
 }
 

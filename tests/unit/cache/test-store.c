@@ -77,8 +77,8 @@ static void test_identity(void **state)
 	assert_int_equal(store_root_new(&other, f.store, &id, BT, BLOCK), 0);
 	assert_int_equal(restore(&f, other, "n", t, 8), 0);
 	store_root_free(other);
-	for (int i = 0; i < 100; i++)
-		store_identity_add(&id, STORE_TAG_MODEL, t, sizeof(t) * 2);
+	for (int i = 0; i < 200; i++)
+		store_identity_add(&id, STORE_TAG_MODEL, t, sizeof(t));
 	assert_true(id.overflow);
 	assert_int_equal(store_root_new(&other, f.store, &id, BT, BLOCK), -EINVAL);
 	fixture_deinit(&f);
