@@ -236,7 +236,7 @@ struct kvd_status {
 	uint64_t blocks_used, blocks_cached, blocks_free;
 	/* Requests that looked into the cache, those that found something; tokens found; entries let go (own: 0). */
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
-	/* The tier behind the KV memory, of all (own: 0): budget, what it takes; blocks there, those that went and came. */
+	/* The tier behind the KV memory, of all (own: 0): budget, what it takes; blocks there, that went, that came. */
 	uint64_t host_bytes, host_bytes_used, host_blocks, host_stored, host_restored;
 };
 int kvd_status(struct kvd_client *c, struct kvd_status *out);

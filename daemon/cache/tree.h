@@ -187,7 +187,7 @@ int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint3
  * 0; TREE_E_GONE: it was damaged, or went: a miss; TREE_E_QUOTA, TREE_E_PARENT, -ENOMEM.
  */
 int tree_restore(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_t *block);
-/* The tail of the last lookup is stored: its tokens come into a block of the sequence's own.  0, TREE_E_GONE, -ENOMEM. */
+/* The tail of the last lookup is stored: its tokens come into a block of one's own.  0, TREE_E_GONE, -ENOMEM. */
 int tree_restore_tail(struct tree_path *p, uint32_t block);
 
 /* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */

@@ -17,7 +17,7 @@ from faults import KINDS, Faults
 
 KVD_FAULTS = BUILD / "tests/kvd-faults"
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 3
-OPTIONS = ("--kv-memory", "16M", "--threads", "2", "--max-seqs", "4")
+OPTIONS = ("--kv-memory", "16M", "--host-memory", "8M", "--threads", "2", "--max-seqs", "4")
 
 pytestmark = pytest.mark.skipif(not KVD_FAULTS.exists(), reason="kvd-faults is not built")
 

@@ -8,6 +8,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, SANITIZED
+from test_faults import KVD_FAULTS, faults  # noqa: F401
 from test_memory_flat import slope
 from test_prefix_bits import MAX_LEN, N_RANDOM, SEED, cached, models, pair, random_ids, random_requests  # noqa: F401
 
@@ -153,6 +154,35 @@ def test_two_models(daemons, several):
         for i, ids in enumerate(prompts):
             r = c.generate(ids=ids, n=4, logprobs=1, ignore_eos=True, model=first.stem)
             assert (r.ids, prefix.bits(r.logprobs)) == answers[i, first.stem]
+    d.idle()
+
+
+@pytest.mark.skipif(not KVD_FAULTS.exists(), reason="kvd-faults is not built")
+def test_out_of_memory(pair, faults):  # noqa: F811
+    """Allocations fail here and there: requests may be refused, answers are right."""
+    d, judge = pair("llama", *OPTIONS, env=faults.environment(), program=KVD_FAULTS)
+    prompts = [random_ids(i, 300 + 11 * i) for i in range(10)]
+    refused = answered = 0
+    with d.client() as c:
+        found, of = rounds(c, judge, prompts)
+        assert found == of
+        for seed in range(1, 60 if LONG else 12):
+            faults.at_random(seed, alloc=random.Random(seed).choice((50, 200, 600)))
+            for ids in prompts:
+                try:
+                    r = prefix.ask(c, ids)
+                except k.Refused:
+                    refused += 1
+                    continue
+                refused += bool(r.error)
+                answered += not r.error
+                if not r.error:
+                    judge.right(ids, r)
+            faults.disarm()
+        print(f"{faults.injected()} faults, {answered} answers, {refused} refused")
+        found, of = rounds(c, judge, prompts, 3)
+        assert found == of
+    assert answered and faults.injected() > 10
     d.idle()
 
 
