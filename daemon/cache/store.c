@@ -449,9 +449,10 @@ static void handle_drop(struct store *s, struct store_drop *d)
 		 d->request.root->disk ? disk_drop(d->request.root->disk, d->id, &d->n_removed) : STORE_FAILED);
 }
 
-static void handle(struct store *s, struct store_request *r)
+/* All but a wipe, which is of no root. */
+static void handle_of_root(struct store *s, struct store_request *r)
 {
-	struct disk_root *root = r->root ? r->root->disk : NULL;
+	struct disk_root *root = r->root->disk;
 
 	switch (r->kind) {
 	case STORE_OPEN:
@@ -485,9 +486,16 @@ static void handle(struct store *s, struct store_request *r)
 		handle_drop(s, list_entry(r, struct store_drop, request));
 		break;
 	case STORE_WIPE:
-		handle_wipe(s, list_entry(r, struct store_wipe, request));
 		break;
 	}
+}
+
+static void handle(struct store *s, struct store_request *r)
+{
+	if (r->kind == STORE_WIPE)
+		handle_wipe(s, list_entry(r, struct store_wipe, request));
+	else
+		handle_of_root(s, r);
 }
 
 /* Under the lock. */
