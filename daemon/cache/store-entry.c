@@ -10,8 +10,8 @@
 #define QUIET_NS UINT64_C(60000000000)
 #define CHILDREN_MAX 256u		/* looked at for the one that has most in common */
 
-/* Expiry as a row has it. */
-static int64_t expiry_of(uint64_t expires)
+/* A time as a row has it. */
+static int64_t row_time(uint64_t expires)
 {
 	return expires >= (uint64_t)INDEX_NEVER ? INDEX_NEVER : (int64_t)expires;
 }
@@ -135,8 +135,8 @@ static struct index_row row_of(struct disk_root *r, const struct store_write *w,
 		.id = (int64_t)w->id,
 		.parent = parent->id,
 		.ns = parent->ns,
-		.created = (int64_t)MIN(w->now, (uint64_t)INT64_MAX),
-		.expires = expiry_of(w->expires),
+		.created = row_time(w->now),
+		.expires = row_time(w->expires),
 		.rank = rank_of(r, w->first),
 		.slot = INDEX_NO_SLOT,
 		.uid = w->uid,
@@ -170,7 +170,7 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 		note_alias(r, w->id, (uint64_t)row.id);
 		w->stored_id = (uint64_t)row.id;
 		row.rank = rank_of(r, row.first);
-		row.expires = MAX(row.expires, expiry_of(w->expires));
+		row.expires = MAX(row.expires, row_time(w->expires));
 		*result = STORE_EXISTS;
 		return index_update(r->index, &row);
 	}
@@ -233,7 +233,7 @@ static int use_row(struct disk_root *r, struct index_row *row, int64_t expires)
 
 static int lookup(struct disk_root *r, struct store_lookup *l)
 {
-	int64_t now = (int64_t)MIN(l->now, (uint64_t)INT64_MAX), expires = l->expires ? expiry_of(l->expires) : 0;
+	int64_t now = (int64_t)MIN(l->now, (uint64_t)INT64_MAX), expires = l->expires ? row_time(l->expires) : 0;
 	int64_t parent, ns;
 	struct index_row row;
 	uint32_t at = 0, n;
@@ -295,7 +295,7 @@ void disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 	r->disk->use++;
 	id = real_id(r, id);
 	while (!err && !(err = index_get(r->index, (int64_t)id, &row))) {
-		err = use_row(r, &row, expires ? expiry_of(expires) : 0);
+		err = use_row(r, &row, expires ? row_time(expires) : 0);
 		if (row.parent == row.ns)
 			break;
 		id = (uint64_t)row.parent;

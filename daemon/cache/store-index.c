@@ -255,7 +255,7 @@ static int create(struct index *x, const struct index_state *first)
 
 static int open_existing(struct index *x, const struct index_state *first)
 {
-	struct index_state state;
+	struct index_state state = { 0 };
 	int64_t application, version;
 	int r = pragma(x, "PRAGMA application_id", &application);
 
