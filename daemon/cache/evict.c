@@ -107,12 +107,11 @@ static void retire_idle(struct evict *e, uint64_t now)
 
 /* --- items --- */
 
-void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first,
-		     uint32_t n_tokens, uint32_t block_tokens)
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first)
 {
 	uint64_t cost = EVICT_COST_UNIT + (uint64_t)first * EVICT_COST_UNIT / COST_DOUBLES_AT;
 
-	cost = MIN(cost * n_tokens / block_tokens, (uint64_t)UINT32_MAX);
+	cost = MIN(cost, (uint64_t)UINT32_MAX);
 	*item = (struct evict_item){
 		.uid = u, .use = e->n_uses++, .base = u->base, .expires = EVICT_NEVER,
 		.cost = (uint32_t)cost,
@@ -230,6 +229,9 @@ struct evict_item *evict_next_expired(const struct evict *e, uint64_t now)
 	return evict_expired(item, now) ? item : NULL;
 }
 
+/* How much shorter than idle_ns the blocks of a uid beyond its share live where they come and go in a flood. */
+#define FLOOD_PART 10u
+
 static bool beyond_share(const struct evict *e, const struct evict_uid *u)
 {
 	return (uint64_t)u->n_blocks * e->n_active > e->capacity;
@@ -244,7 +246,10 @@ static const struct evict_uid *choose_uid(struct evict *e, uint64_t now)
 	if (e->policy == EVICT_LRU || now - lowest_of(oldest)->last_use > e->idle_ns)
 		return oldest;
 	retire_idle(e, now);
-	return !beyond_share(e, oldest) && beyond_share(e, largest) ? largest : oldest;
+	if (beyond_share(e, oldest) || !beyond_share(e, largest) ||
+	    now - lowest_of(largest)->last_use > e->idle_ns / FLOOD_PART)
+		return oldest;
+	return largest;
 }
 
 struct evict_item *evict_victim(struct evict *e, const struct evict_uid *only, uint64_t now)

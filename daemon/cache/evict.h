@@ -20,11 +20,13 @@
  * Order of victims:
  *   1. what has expired;
  *   2. of the uids' lowest scores the one used least recently, if that was more than idle_ns ago;
- *   3. the same, however recent, unless its uid has no more than its share and another has more.  A
- *      share is capacity / uids that were active within idle_ns;
+ *   3. the same, however recent, unless its uid has no more than its share and another has more, whose own
+ *      lowest was used within idle_ns / 10: that one floods the cache.  A share is
+ *      capacity / uids that were active within idle_ns;
  *   4. then the lowest score of the uid that has most.
- * So what somebody within its share uses is not lost to one who is beyond its own; what nobody has used
- * for long takes no place from either.
+ * So what somebody within its share uses is not lost to one who floods the cache; what nobody has used
+ * for long takes no place from either, and as long as blocks of all live for minutes, place goes to
+ * those who use it, whoever they are: strict shares cost 7 % of the hits on the trace `chats` (tests/tools/cache-replay).
  *
  * Each call takes O(log n) amortised; nothing is scanned and nothing but a uid allocated.
  * Thread: the engine thread.  Times are in ns of one monotonic clock.
@@ -100,11 +102,10 @@ void evict_uid_unref(struct evict *e, struct evict_uid *u);
 void evict_uid_activity(struct evict *e, struct evict_uid *u, int by, uint64_t now);
 
 /*
- * item is zeroed.  Takes over a reference to u and counts the block.  cost: of
- * n_tokens from position first on, as part of a block of block_tokens.
+ * item is zeroed.  Takes over a reference to u and counts the block, of tokens from position first on.  One that
+ * is not full is worth as much: less, by its tokens, measured 1 to 2 % fewer hits on the trace `chats`.
  */
-void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first,
-		     uint32_t n_tokens, uint32_t block_tokens);
+void evict_item_init(struct evict *e, struct evict_item *item, struct evict_uid *u, uint32_t first);
 /* It is gone: withdrawn, not counted any more. */
 void evict_item_deinit(struct evict *e, struct evict_item *item);
 /* Another uid had it computed after all; takes over a reference to u.  It is not offered now. */

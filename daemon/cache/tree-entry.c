@@ -242,7 +242,7 @@ int tree_entry_new(struct tree *t, struct tree_entry *parent, const int32_t *tok
 	list_init(&e->pending_link);
 	list_push_back(&t->pending, &e->pending_link);
 	uid->n_refs++;
-	evict_item_init(&t->evict, &e->item, uid, e->first, n_tokens, t->block_tokens);
+	evict_item_init(&t->evict, &e->item, uid, e->first);
 	index_insert(t, e);
 	e->ns->n_entries++;
 	t->stats.n_entries++;

@@ -13,7 +13,7 @@ static struct evict_item items[N_ITEMS];
 static bool used[N_ITEMS], offered[N_ITEMS];
 static struct { uint64_t last_active; uint32_t n_active; struct evict_uid *u; } uids[N_UIDS];
 static uint64_t now;
-static uint32_t n_stale, n_beyond;	/* victims by the second and third rule */
+static uint32_t n_stale, n_slow, n_beyond;	/* victims by the second, third and fourth rule */
 
 /* --- naive --- */
 
@@ -80,6 +80,10 @@ static uint32_t expect(void)
 	}
 	if (n_blocks(items[best].uid->uid) * n_active > CAPACITY || n_blocks(chosen) * n_active <= CAPACITY)
 		return best;
+	if (now - items[lowest(chosen)].last_use > IDLE / 10) {
+		n_slow++;
+		return best;
+	}
 	n_beyond++;
 	return lowest(chosen);
 }
@@ -103,7 +107,7 @@ static void make(uint32_t i)
 	struct evict_uid *u = evict_uid_get(&e, below(N_UIDS));
 
 	assert_non_null(u);
-	evict_item_init(&e, &items[i], u, below(4) * 1000, 1 + below(16), 16);
+	evict_item_init(&e, &items[i], u, below(4) * 1000);
 	evict_touch(&e, &items[i], now, &(struct evict_terms){ .ttl = below(2) ? 0 : 50 + below(400) }, false);
 	used[i] = true;
 }
@@ -178,7 +182,7 @@ static void test_random(void **state)
 		random_op();
 		check();
 	}
-	assert_true(n_stale > 100 && n_beyond > 100);
+	assert_true(n_stale > 100 && n_slow > 100 && n_beyond > 100);
 	for (uint32_t i = 0; i < N_ITEMS; i++)
 		if (used[i])
 			evict_item_deinit(&e, &items[i]);
@@ -224,8 +228,8 @@ static void test_worth(void **state)
 	evict_init(&e, EVICT_SCORE, 10, IDLE);
 	u = evict_uid_get(&e, 0);
 	u->n_refs += 2;
-	evict_item_init(&e, &a, u, 0, 16, 16);
-	evict_item_init(&e, &b, u, 8000, 16, 16);
+	evict_item_init(&e, &a, u, 0);
+	evict_item_init(&e, &b, u, 8000);
 	evict_touch(&e, &a, 1, &forever, false);
 	evict_touch(&e, &b, 1, &forever, false);
 	assert_true(evict_score(&e, &a) < evict_score(&e, &b));
@@ -248,7 +252,7 @@ static void test_worth(void **state)
 static void make_plain(uint32_t i, struct evict_uid *u, enum evict_priority priority)
 {
 	u->n_refs++;
-	evict_item_init(&e, &items[i], u, 0, 16, 16);
+	evict_item_init(&e, &items[i], u, 0);
 	evict_touch(&e, &items[i], ++now, &(struct evict_terms){ .priority = priority }, false);
 	evict_offer(&e, &items[i]);
 }
