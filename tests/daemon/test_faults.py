@@ -106,6 +106,7 @@ class Scenario:
         yield "load", lambda: self.loaded(c, name)
         yield "generate on it", lambda: self.answer(c, PROMPT, n=6, ignore_eos=True, model=name)
         yield "prompt", lambda: self.answer(c, PROMPT, n=0, prompt_logprobs=1)
+        yield "cache", lambda: self.cached(c, f"key-{threading.get_ident()}")
         yield "unload", lambda: c.call(k.UNLOAD, {"model": name}) and None
 
     @staticmethod
@@ -126,6 +127,22 @@ class Scenario:
         except k.Refused:
             pass
         c.load(self.second, name)
+
+    def cached(self, c, key):
+        """Also where a pin has stayed."""
+        c.call(k.CACHE_WIPE, {"namespace": f"own/{key}"})
+        self.check(c.generate(PROMPT, n=0, cache_key=key, timeout=30 * PATIENCE))
+        entries = c.cache_ls(namespace=f"own/{key}")
+        if not entries:
+            raise k.Refused({"code": 10})       # there was no memory to keep it
+        last = {"entry": entries[-1]["entry"]}
+        shown = c.call(k.CACHE_SHOW, last)
+        c.call(k.CACHE_PIN, last)
+        c.call(k.CACHE_UNPIN, last)
+        dropped = c.call(k.CACHE_DROP, {**last, "chain": True})
+        if shown["n_path"] != dropped["n_entries"]:
+            raise k.Refused({"code": 10})
+        return shown["text"], dropped["n_tokens"], c.cache_ls(namespace=f"own/{key}")
 
     def many(self, c):
         rids = [c.submit(f"{i} " + PROMPT, n=8, ignore_eos=True) for i in range(6)]
@@ -176,6 +193,8 @@ def scenario(daemons, directory, tiny_model, faults):
 def settle(scenario, faults, note):
     """After the faults: nothing is left behind, and all is as before."""
     faults.disarm()
+    with scenario.daemon.client() as c:         # what a refused unpin has left
+        c.call(k.CACHE_WIPE, {"all": True})
     scenario.daemon.idle()
     with scenario.daemon.client() as c:         # what a refused unload has left
         for m in c.call(k.MODELS)["models"][1:]:
