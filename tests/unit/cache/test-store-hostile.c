@@ -3,6 +3,8 @@
  * The disk store with a directory that others have been at. Whatever lies there: it opens, no
  * wrong block is read (restore() compares each to the byte), and it goes on storing.
  */
+#include <sqlite3.h>
+
 #include "tests/unit/cache/store-fixture.h"
 
 #define N_PATHS 12
@@ -255,6 +257,40 @@ static void test_exchanged(void **state)
 	fixture_deinit(&f);
 }
 
+/* SQLite finds nothing wrong with these. */
+static void test_rows_changed(void **state)
+{
+	static const char *const changes[] = {
+		"UPDATE entry SET expires = 1000000", "UPDATE entry SET slot = slot + 1000",
+		"UPDATE entry SET uid = 0", "UPDATE entry SET tokens = zeroblob(16)", "UPDATE entry SET children = 0",
+		"UPDATE namespace SET id = id + 1", "UPDATE state SET next_id = 1", "UPDATE state SET n_slots = 1",
+		"DELETE FROM state", "PRAGMA user_version = 2", "PRAGMA application_id = 0",
+	};
+	struct fixture f;
+	char path[400];
+
+	for (size_t i = 0; i < ARRAY_SIZE(changes); i++) {
+		sqlite3 *db;
+
+		fixture_init(&f);
+		fixture_open(&f);
+		fill(&f);
+		fixture_close(&f);
+		file_name(&f, "index", path, sizeof(path));
+		assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
+		assert_int_equal(sqlite3_exec(db, changes[i], NULL, NULL, NULL), SQLITE_OK);
+		assert_int_equal(sqlite3_close(db), SQLITE_OK);
+		fixture_open(&f);
+		assert_int_equal(count(&f), 0);
+		assert_int_equal(stats_of(&f).resets, 1);
+		assert_int_equal(f.n_events, 1);
+		file_name(&f, "index.corrupt", path, sizeof(path));
+		assert_int_equal(access(path, F_OK), 0);
+		assert_works(&f);
+		fixture_deinit(&f);
+	}
+}
+
 static void test_links(void **state)
 {
 	struct fixture f;
@@ -385,6 +421,7 @@ int main(void)
 		cmocka_unit_test(test_flipped),
 		cmocka_unit_test(test_gap),
 		cmocka_unit_test(test_exchanged),
+		cmocka_unit_test(test_rows_changed),
 		cmocka_unit_test(test_links),
 		cmocka_unit_test(test_modes),
 		cmocka_unit_test(test_names),

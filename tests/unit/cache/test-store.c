@@ -7,13 +7,15 @@ static void test_round_trip(void **state)
 	struct fixture f;
 	struct store_found found[8];
 	int32_t t[18];
-	uint64_t ids[8];
+	uint64_t ids[8], other;
 
 	fixture_init(&f);
 	fixture_open(&f);
 	make_tokens(t, 18, 100);
 	assert_int_equal(find(&f, f.root, "uid:1", 0, t, 18, 1, found, 8), 0);
 	assert_int_equal(put_path(&f, f.root, "uid:1", t, 18, ids), 5);
+	/* The other has something, too, of its own. */
+	assert_int_equal(put_path(&f, f.root, "uid:2", t + 1, 4, &other), 1);
 	for (int turn = 0; turn < 2; turn++) {
 		assert_int_equal(find(&f, f.root, "uid:1", 0, t, 18, 1, found, 8), 5);
 		for (int i = 0; i < 5; i++) {
