@@ -322,7 +322,10 @@ struct kvd_cache_entry {
 	int pinned;			/* by this user */
 	char words[49];			/* the beginning of its text */
 };
-/* Of ns and those below it ("own" too), NULL: all that one may see.  Parents come before children; *entries is malloc'd. */
+/*
+ * Of ns and those below it ("own" too), NULL: all that one may see.  Parents come before children.  *entries is
+ * malloc'd.
+ */
 int kvd_cache_ls(struct kvd_client *c, const char *model, const char *ns, struct kvd_cache_entry **entries, size_t *n);
 
 struct kvd_cache_details {
