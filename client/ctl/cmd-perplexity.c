@@ -122,6 +122,7 @@ static int submit(struct perplexity *p, struct window *w)
 	params.max_tokens = 0;
 	params.temperature = 0;
 	params.prompt_logprobs = (int32_t)(p->n_ctx / 2);
+	params.ns = "none";	/* a text is measured once: it should push nothing out */
 	*w = (struct window){ .index = p->next };
 	r = kvd_submit(p->c, &params, &w->request);
 	if (!r)
