@@ -24,9 +24,13 @@
  *      lowest was used within idle_ns / 10: that one floods the cache.  A share is
  *      capacity / uids that were active within idle_ns;
  *   4. then the lowest score of the uid that has most.
+ *
  * So what somebody within its share uses is not lost to one who floods the cache; what nobody has used
- * for long takes no place from either, and as long as blocks of all live for minutes, place goes to
- * those who use it, whoever they are: strict shares cost 7 % of the hits on the trace `chats` (tests/tools/cache-replay).
+ * for long takes no place from either.  As long as the blocks of all live for a minute, place goes to those who
+ * use it, whoever they are: strict shares cost 7 % of the hits on the trace `chats` (tests/tools/cache-replay).
+ *
+ * Of mass no gain has been seen: on the traces `chats` and `agents`, with half of it assumed at position 0 and a quarter at
+ * the end, hits stay within 0.1 %; shares that have nothing to do with later use cost up to 2 %.
  *
  * Each call takes O(log n) amortised; nothing is scanned and nothing but a uid allocated.
  * Thread: the engine thread.  Times are in ns of one monotonic clock.

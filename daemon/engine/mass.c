@@ -2,7 +2,7 @@
 /*
  * How much attention the blocks of a decoding sequence draw; the prefix tree keeps it for evict.h.
  *
- * A step that measures takes about 2 % more time for attention (kvd-bench --mass), which is
+ * A step that measures takes up to 4 % more time for attention (kvd-bench --mass), which is
  * too much for what it is worth; attention drifts slowly, so one token in ENGINE_MASS_EVERY is measured.
  */
 #include "daemon/engine/engine-private.h"
