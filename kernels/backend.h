@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-#define KB_ABI_VERSION 2
+#define KB_ABI_VERSION 3
 
 /*
  * Element and block types; numbers and layouts are GGUF's (ggml.h, enum
@@ -315,6 +315,9 @@ struct kb_ops {
 			  void *dst);
 	int (*block_write)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
 			   const void *src);
+	/* optional: where a block's block_bytes are, if the host can read and write them there; absent: blocks are not
+	 * read from files or written to them. */
+	void *(*block_memory)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block);
 	/* optional: seal a full block's layer into its compressed form (Q4);
 	 * absent: kv_type Q4 is refused. */
 	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);

@@ -31,7 +31,7 @@
 struct host;
 
 #define HOST_PAGE 4096u
-#define HOST_ENTRY_BYTES 512u	/* what a block's entry in a tree counts for */
+#define HOST_ENTRY_BYTES 576u	/* what a block's entry in a tree counts for */
 #define HOST_PAGES_PER_BLOCK 4u	/* at least, at the mean: bounds the number of blocks */
 #define HOST_BYTES_MIN (UINT64_C(2) << 20)
 

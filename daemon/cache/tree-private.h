@@ -41,10 +41,11 @@ struct tree_entry {
 	struct tree_entry *left, *right, *up;	/* in its parent's treap */
 	int32_t *tokens;		/* [n_tokens] */
 	uint32_t n_tokens, first;
+	uint64_t disk_id;		/* 0: none */
 	uint32_t block;
 	struct host_block host;		/* of a stored one; empty: it was damaged */
 	uint32_t n_resident;		/* children that have a block of the pool */
-	uint32_t n_locks, n_users, n_pins;
+	uint32_t n_locks, n_users, n_pins, n_held;
 	bool pending, stored, doomed;
 	bool detached;			/* doomed, and neither its parent nor the index knows it */
 	struct tree_path *owner;	/* of a pending one */
@@ -87,6 +88,7 @@ struct tree {
 	uint32_t n_buckets;		/* a power of two */
 	uint64_t next_id;
 	uint32_t n_locked;		/* not counting stored ones */
+	uint32_t n_held;		/* calls of tree_hold() */
 	struct list namespaces[TREE_NS_BUCKETS];
 	struct list pending;		/* entries */
 	struct list woken;		/* paths */

@@ -214,12 +214,20 @@ void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now
 	}
 }
 
+static void for_each_before(const struct tree_entry *e, void (*fn)(void *arg, uint32_t block), void *arg)
+{
+	for (; e->parent; e = e->parent)
+		if (!e->stored)
+			fn(arg, e->block);
+}
+
 void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg)
 {
 	list_for_each(l, &t->pins)
-		for (const struct tree_entry *e = list_entry(l, struct tree_pin, link)->entry; e->parent; e = e->parent)
-			if (!e->stored)
-				fn(arg, e->block);
+		for_each_before(list_entry(l, struct tree_pin, link)->entry, fn, arg);
+	for (uint32_t i = 0; t->n_held && i < t->n_slab; i++)
+		if (t->slab[i].id && t->slab[i].n_held)
+			for_each_before(&t->slab[i], fn, arg);
 }
 
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max)

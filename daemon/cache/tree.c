@@ -182,6 +182,42 @@ void tree_path_blocks(const struct tree_path *p, uint32_t n, uint32_t *blocks)
 		blocks[i - n] = e->block;
 }
 
+struct tree_ref tree_path_ref(const struct tree_path *p, uint32_t i)
+{
+	struct tree_entry *e = p->at;
+
+	for (uint32_t depth = p->depth; depth > i + 1; depth--)
+		e = e->parent;
+	return (struct tree_ref){ e, e->id };
+}
+
+void tree_hold(struct tree *t, struct tree_ref ref)
+{
+	tree_lock(t, ref.entry);
+	ref.entry->n_users++;
+	ref.entry->n_held++;
+	t->n_held++;
+}
+
+void tree_let_go(struct tree *t, struct tree_ref ref)
+{
+	ref.entry->n_users--;
+	ref.entry->n_held--;
+	t->n_held--;
+	tree_unlock(t, ref.entry);
+}
+
+uint64_t tree_disk_id(struct tree_ref ref)
+{
+	return ref.entry && ref.entry->id == ref.id ? ref.entry->disk_id : 0;
+}
+
+void tree_set_disk_id(struct tree_ref ref, uint64_t id)
+{
+	if (ref.entry && ref.entry->id == ref.id)
+		ref.entry->disk_id = id;
+}
+
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n)
 {
 	struct tree_entry *e = p->at;
@@ -448,7 +484,7 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 {
 	const struct tree *t = p->tree;
 	struct partial partial = { 0 };
-	struct tree_entry *e, *pending;
+	struct tree_entry *e, *last, *pending;
 	uint32_t end = p->at->first + p->at->n_tokens;
 
 	*out = (struct tree_peek){ .n_tokens = end };
@@ -459,7 +495,10 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 	pending = descend_pending(p, e, tokens, n - 1);
 	if (pending)
 		out->n_pending = pending->first + pending->n_tokens - end;
-	out->n_stored = n_stored_below(t, e, tokens, n - 1, now);
+	last = t->stats.n_stored ? descend_stored(t, e, tokens, n - 1, now) : e;
+	if (last->parent)
+		out->last = (struct tree_ref){ last, last->id };
+	out->n_stored = (last->first + last->n_tokens - end) / t->block_tokens;
 	if (!t->config.whole_blocks && !out->n_stored)
 		find_partial(e, tokens + end, n - 1 - end, now, &partial);
 	out->n_tail = partial.n;

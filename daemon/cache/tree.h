@@ -112,6 +112,12 @@ void tree_path_deinit(struct tree_path *p, uint64_t now);
 /* Back to the root: holds and claims nothing, waits for nothing. */
 void tree_path_reset(struct tree_path *p, uint64_t now);
 
+/* An entry, as long as its tree is there; once the entry is gone it stands for nothing, and does no harm. */
+struct tree_ref {
+	struct tree_entry *entry;
+	uint64_t id;
+};
+
 enum tree_miss {	/* why not all of a prompt (but its last token) was found */
 	TREE_MISS_NONE,		/* it was */
 	TREE_MISS_EMPTY,	/* nothing is stored from there on */
@@ -148,6 +154,7 @@ struct tree_peek {
 	uint32_t n_tokens, n_tail, n_pending, n_stored;	/* as in tree_match */
 	bool tail_stored;
 	uint32_t n_evictable;		/* entries that could be evicted now, and not once the path holds them */
+	struct tree_ref last;		/* the deepest whole block, stored ones included; the root: nothing */
 };
 void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out);
 /* The next path that is not to wait any more, or NULL: first those who began first to wait for an entry. */
@@ -190,6 +197,15 @@ int tree_restore(struct tree_path *p, const int32_t *tokens, uint64_t now, uint3
 /* The tail of the last lookup is stored: its tokens come into a block of one's own.  0, TREE_E_GONE, -ENOMEM. */
 int tree_restore_tail(struct tree_path *p, uint32_t block);
 
+/* The path's ith block. */
+struct tree_ref tree_path_ref(const struct tree_path *p, uint32_t i);
+/* One on a path stays as it is, with its block, until it is let go, also where it is not found any more. */
+void tree_hold(struct tree *t, struct tree_ref ref);
+void tree_let_go(struct tree *t, struct tree_ref ref);
+/* Under what id the disk has it: the caller's to note.  0: it has not, or the entry is gone. */
+uint64_t tree_disk_id(struct tree_ref ref);
+void tree_set_disk_id(struct tree_ref ref, uint64_t id);
+
 /* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
 
@@ -211,7 +227,7 @@ uint64_t tree_next_expiry(const struct tree *t);
  */
 typedef bool (*tree_block_fn)(void *arg, uint32_t block);
 void tree_evict_blocks(struct tree *t, tree_block_fn fn, void *arg, uint64_t now);
-/* Calls fn for every block of a pinned path, for some more than once. */
+/* Calls fn for every block of a pinned path, and of one that is held, for some more than once. */
 void tree_pinned_blocks(const struct tree *t, void (*fn)(void *arg, uint32_t block), void *arg);
 /* Blocks of the pool that tree_evict() can free in all. */
 uint32_t tree_n_evictable(const struct tree *t);

@@ -51,6 +51,15 @@ static bool make_room(struct engine *e, struct engine_model *em, uint32_t n, uin
 	return true;
 }
 
+/* The disk has blocks in its hands, or a sequence will run when another has done something for it. */
+static bool on_its_way(const struct engine *e)
+{
+	list_for_each(l, &e->models)
+		if (list_entry(l, struct engine_model, link)->n_disk_jobs)
+			return true;
+	return !list_empty(&e->sched.held);
+}
+
 /* The uid's blocks are used up: its own other sequences decide what happens. */
 static bool yield_to_own(struct engine *e, struct engine_request *r)
 {
@@ -98,10 +107,10 @@ static bool make_room_for(struct engine *e, struct engine_request *r, uint32_t n
 	return *tail || make_room(e, r->model, n - n_found, MIN(peek->n_evictable, n_found));
 }
 
-/* Nothing runs that could end and make room. */
+/* Nothing runs, or is about to, that could end and make room. */
 static bool nothing_to_wait_for(const struct engine *e)
 {
-	return !e->sched.n_active && !e->sched.n_ready;
+	return !e->sched.n_active && !e->sched.n_ready && !on_its_way(e);
 }
 
 /* False: it must wait for blocks, and nobody may overtake it. */
@@ -124,6 +133,8 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 
 	engine_prefix_peek(r, now, &peek);
 	if (peek.n_pending && engine_prefix_wait(e, r, now))
+		return true;
+	if (engine_disk_ask(e, r, &peek))
 		return true;
 	if (!make_room_for(e, r, n, &peek, &tail))
 		return wait_for_blocks(e, r);
@@ -152,8 +163,9 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	}
 	if (!r->admit_ns)
 		r->admit_ns = clock_ns();
-	scheduler_activate(&e->sched, &r->seq);
 	engine_prefix_claim(r);
+	if (!engine_disk_read(e, r))
+		scheduler_activate(&e->sched, &r->seq);
 	return true;
 }
 
@@ -197,7 +209,7 @@ static void provide(struct engine *e, struct sched_seq *seq)
 		provide_from_own(e, seq);
 	else if (engine_reclaim(e, r->model, seq->rank))
 		return;
-	else if (e->sched.n_active > 1)
+	else if (e->sched.n_active > 1 || on_its_way(e))
 		engine_preempt(e, seq);
 	else
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "the sequence does not fit the KV memory");

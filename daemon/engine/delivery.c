@@ -17,6 +17,8 @@ static void mark_dirty(struct engine *e, struct sink *sink)
  */
 static void let_go(struct engine *e, struct engine_request *r)
 {
+	engine_disk_write(r);
+	engine_disk_forget(r);
 	engine_release_blocks(e, r);
 	engine_prefix_deinit(r);
 	if (r->seq.share)

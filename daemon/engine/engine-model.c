@@ -130,6 +130,7 @@ int engine_add_model(struct engine *e, struct model *model, struct engine_model 
 		return -ENOMEM;
 	list_init(&em->link);
 	list_init(&em->removal_link);
+	em->engine = e;
 	em->model = model;
 	err = create(e, em, diag);
 	if (!err)
@@ -205,6 +206,7 @@ void engine_model_release(struct engine *e, struct engine_model *em)
 		tree_stats(em->tree, &tree);
 		e->evicted_before += tree.evicted;
 	}
+	engine_disk_remove(e, em);
 	tree_free(em->tree);
 	em->tree = NULL;
 	pool_root_free(em->root);

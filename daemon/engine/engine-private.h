@@ -9,6 +9,7 @@
  *   prefix.c     what a sequence takes from the prefix tree, and leaves there
  *   mass.c       how much attention its blocks draw
  *   prefix-miss.c  where else it could have had what it did not find
+ *   disk.c       what the disk has of it
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *   cache-control.c  what people ask of the cache
@@ -55,6 +56,7 @@ struct engine_chunk {
 
 struct engine_model {
 	/* fixed */
+	struct engine *engine;
 	struct model *model;
 	const struct tokenizer *tokenizer;
 	char *name;
@@ -68,6 +70,9 @@ struct engine_model {
 	struct list link;		/* in engine.added, .models */
 	struct pool_root *root;
 	struct tree *tree;		/* of the blocks that are kept */
+	struct store_root *disk;	/* NULL: none */
+	bool disk_tried;
+	uint32_t n_disk_jobs;		/* in the store's hands */
 	struct kb_workspace *ws;
 	struct sampler *sampler;
 	struct sched_model sched;
@@ -98,6 +103,7 @@ struct engine {
 	/* the engine thread's; other threads may make roots in the pool */
 	struct pool *pool;
 	struct host *host;		/* NULL: there is none */
+	struct store *store;		/* NULL: no disk */
 	struct list models;		/* the first has its turn */
 	struct scheduler sched;
 	struct list finished;		/* to be released at the end of the round */
@@ -119,6 +125,7 @@ struct engine {
 	struct list requests;		/* live; changed by the engine thread only */
 	uint32_t n_incoming;
 	bool stop;
+	bool disk_done;			/* the store has done something */
 	bool attention;			/* some request's flag was set */
 	struct engine_call calls[ENGINE_CALLS_MAX];
 	size_t n_calls;
@@ -165,6 +172,8 @@ uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
 /* prefix.c; of a request that has no part in the cache all do nothing */
 /* When it gets into the queue.  0, -ENOMEM. */
 int engine_prefix_init(struct engine *e, struct engine_request *r);
+/* Tokens for a lookup, which takes all but the last at most: where a token's logits are wanted it ends. */
+uint32_t engine_prefix_n_lookup(const struct engine_request *r);
 /* What it would find now. */
 void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out);
 /* Tokens of it that are there or that others are computing: for the scheduler. */
@@ -212,6 +221,24 @@ void engine_mass_take(struct engine_request *r, const struct kb_seq *seq);
 size_t engine_prefix_also(const struct engine_request *r, struct tree_name *out);
 enum sink_miss engine_prefix_miss(const struct engine_request *r, const struct tree_match *match,
 				  const struct tree_name *also);
+
+/* disk.c; without a disk all do nothing */
+/* Before the thread starts.  0, or why the directory can't be used. */
+int engine_disk_open(struct engine *e, const struct engine_config *config, struct diag *diag);
+/* After all models were removed; waits until what is queued is on disk. */
+void engine_disk_close(struct engine *e);
+/* Of a model that has no requests; as long as the disk needs for what it has begun. */
+void engine_disk_remove(struct engine *e, struct engine_model *em);
+/* Takes up what the disk has done, and asks it for what it has of models that are new. */
+void engine_disk_poll(struct engine *e);
+/* Blocks of the request's path that the disk has not got yet go there, as many as are taken. */
+void engine_disk_write(struct engine_request *r);
+/* It is asked, once, for what the tree has not: the request leaves the queue until there is an answer. */
+bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tree_peek *peek);
+/* The request has its blocks: those that the disk has are read, and then it is ready.  False: there are none. */
+bool engine_disk_read(struct engine *e, struct engine_request *r);
+/* The request ends. */
+void engine_disk_forget(struct engine_request *r);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);

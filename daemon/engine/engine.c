@@ -352,7 +352,7 @@ struct commands {
 
 static bool anything_asked(const struct engine *e)
 {
-	return e->stop || e->attention || e->n_calls || !list_empty(&e->incoming) || !list_empty(&e->removals);
+	return e->stop || e->attention || e->disk_done || e->n_calls || !list_empty(&e->incoming) || !list_empty(&e->removals);
 }
 
 /* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */
@@ -395,7 +395,7 @@ static void collect(struct engine *e, bool work, struct commands *c)
 	take_models(e);
 	c->first_new = take_requests(e);
 	c->attention = e->attention;
-	e->attention = false;
+	e->attention = e->disk_done = false;
 	c->n_calls = e->stop ? e->n_calls : MIN(e->n_calls, (size_t)ENGINE_CALLS_ROUND);
 	memcpy(c->calls, e->calls, c->n_calls * sizeof(*c->calls));
 	e->n_calls -= c->n_calls;
@@ -484,10 +484,12 @@ static void *engine_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "kvd-engine");
 	while (take_commands(e, em != NULL)) {
+		engine_disk_poll(e);
 		expire(e);
-		engine_settle(e);
 		engine_admit(e);
 		engine_publish(e);
+		/* Who is told that a request ended finds it in the figures. */
+		engine_settle(e);
 		em = next_model(e);
 		if (em && delay(e))
 			engine_step(e, em);
@@ -628,6 +630,8 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 		err = create_host(e, config->host_memory, diag);
 	if (!err)
 		err = create_batch(e, diag);
+	if (!err)
+		err = engine_disk_open(e, config, diag);
 	if (err)
 		return err;
 	engine_publish(e);
@@ -661,6 +665,7 @@ void engine_free(struct engine *e)
 		stop_thread(e);
 	release_models(e, &e->models);
 	release_models(e, &e->added);
+	engine_disk_close(e);
 	pool_free(e->pool);
 	host_free(e->host);
 	free(e->chunks);

@@ -30,11 +30,7 @@ int engine_prefix_init(struct engine *e, struct engine_request *r)
 	return tree_path_init(&r->path, r->model->tree, name, r->uid, &terms, clock_ns());
 }
 
-/*
- * Tokens for a lookup, which takes all but the last at most: a token whose logits
- * are wanted is computed.
- */
-static uint32_t n_lookup(const struct engine_request *r)
+uint32_t engine_prefix_n_lookup(const struct engine_request *r)
 {
 	return r->seq.logits_from < r->seq.logits_to ? MIN(r->seq.n_tokens, r->seq.logits_from + 1)
 						      : r->seq.n_tokens;
@@ -44,7 +40,7 @@ void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek
 {
 	*out = (struct tree_peek){ 0 };
 	if (r->path.tree)
-		tree_peek(&r->path, r->tokens, n_lookup(r), now, out);
+		tree_peek(&r->path, r->tokens, engine_prefix_n_lookup(r), now, out);
 }
 
 uint32_t engine_prefix_n_cached(struct sched_seq *seq)
@@ -59,7 +55,7 @@ bool engine_prefix_wait(struct engine *e, struct engine_request *r, uint64_t now
 {
 	struct tree_match match;
 
-	tree_lookup(&r->path, r->tokens, n_lookup(r), true, NULL, 0, now, &match);
+	tree_lookup(&r->path, r->tokens, engine_prefix_n_lookup(r), true, NULL, 0, now, &match);
 	if (match.waits)
 		scheduler_hold(&e->sched, &r->seq);
 	else
@@ -82,7 +78,7 @@ void engine_prefix_woken(struct engine *e)
 static enum sink_miss miss_of(const struct engine_request *r, const struct tree_match *match,
 			      const struct tree_name *also)
 {
-	if (match->miss == TREE_MISS_NONE && n_lookup(r) < r->n_prompt)
+	if (match->miss == TREE_MISS_NONE && engine_prefix_n_lookup(r) < r->n_prompt)
 		return SINK_MISS_LOGPROBS;
 	return engine_prefix_miss(r, match, also);
 }
@@ -98,7 +94,7 @@ static void ref_blocks(struct engine_request *r)
 
 int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32_t *n_tail, uint32_t *tail_block)
 {
-	uint32_t n = n_lookup(r), block_tokens = r->model->block_tokens;
+	uint32_t n = engine_prefix_n_lookup(r), block_tokens = r->model->block_tokens;
 	struct tree_name also[ENGINE_PREFIX_ALSO_MAX];
 	struct tree_match match;
 	size_t n_also;
@@ -159,7 +155,7 @@ bool engine_prefix_restore(struct engine *e, struct engine_request *r, uint64_t 
 
 	if (e->sched.n_active)
 		max = (uint32_t)MAX(RESTORE_BYTES / r->model->block_bytes, 1u);
-	tree_lookup(&r->path, r->tokens, n_lookup(r), false, NULL, 0, now, &match);
+	tree_lookup(&r->path, r->tokens, engine_prefix_n_lookup(r), false, NULL, 0, now, &match);
 	for (; n < MIN(match.n_stored, max); n++) {
 		const int32_t *tokens = r->tokens + (size_t)tree_path_n_blocks(&r->path) * block_tokens;
 		uint32_t block;

@@ -38,6 +38,9 @@ void engine_preempt(struct engine *e, struct sched_seq *seq)
 
 static uint64_t age_of(const struct sched_seq *seq)
 {
+	/* The disk writes into the blocks of one that is held. */
+	if (seq->state == SCHED_HELD)
+		return AGE_PINNED;
 	return seq->state == SCHED_ACTIVE ? MIN(seq->rank + 1, AGE_IDLE - 1) : AGE_IDLE;
 }
 
@@ -158,6 +161,8 @@ static bool empty_chunk(struct engine *e, const struct engine_model *em, uint64_
 
 		if (other != em && pool_root_n_used_in(other->root, chunk))
 			tree_evict_blocks(other->tree, in_chunk, &(struct chunk_of){ other->root, chunk }, clock_ns());
+		if (other != em && pool_root_n_used_in(other->root, chunk))
+			return false;	/* the disk has some in its hands: not yet */
 	}
 	return true;
 }

@@ -38,6 +38,9 @@ struct engine_request {
 	char *own, *also[ENGINE_ALSO_MAX];	/* of params, where it has: see prefix-miss.c */
 	bool pinned;			/* what it was to pin */
 	struct tree_path path;		/* in the model's tree, where it has one */
+	struct disk_job *disk_job;	/* what the disk is asked for it; NULL: nothing */
+	bool disk_asked;
+	uint32_t n_on_disk;		/* blocks of its path that are there, or on their way */
 	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
 	enum sink_miss miss;		/* at position n_cached */
 	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */

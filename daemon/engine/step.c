@@ -140,6 +140,7 @@ static void advance(struct engine *e, const struct step_entry *entry)
 	em->stats.prompt_tokens += prompt_rows;
 	r->seq.n_computed += r->seq.n_rows;
 	engine_prefix_enter(r);
+	engine_disk_write(r);
 	if (atomic_load(&r->cancel)) {
 		engine_finish(e, r, SINK_FINISH_CANCELLED);
 		return;

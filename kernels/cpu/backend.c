@@ -181,6 +181,11 @@ static int cpu_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, ui
 	return 0;
 }
 
+static void *cpu_block_memory(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block)
+{
+	return pool->base + kb_block_offset(g, block);
+}
+
 static int cpu_block_read(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
 			  void *dst)
 {
@@ -235,6 +240,7 @@ static const struct kb_ops ops = {
 	.copy_tokens = cpu_copy_tokens,
 	.measures_mass = true,
 	.block_read = cpu_block_read,
+	.block_memory = cpu_block_memory,
 	.block_write = cpu_block_write,
 };
 

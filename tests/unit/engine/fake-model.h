@@ -333,6 +333,11 @@ static int fake_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, u
 	return 0;
 }
 
+static void *fake_block_memory(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block)
+{
+	return pool->base + kb_block_offset(g, block);
+}
+
 static const struct kb_ops fake_ops = {
 	.abi_version = KB_ABI_VERSION,
 	.name = "fake",
@@ -343,6 +348,7 @@ static const struct kb_ops fake_ops = {
 	.step_wait = fake_step_wait,
 	.step_logits = fake_step_logits,
 	.copy_tokens = fake_copy_tokens,
+	.block_memory = fake_block_memory,
 	.measures_mass = true,
 };
 static struct kb_backend fake_backend = { .ops = &fake_ops };

@@ -13,7 +13,9 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+#include <ftw.h>
 #include <sched.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/unit/engine/fake-model.h"
@@ -40,7 +42,7 @@ struct world {
 	struct client clients[N_CLIENTS];
 	unsigned random;
 	struct options {
-		bool two_models, full_sinks, cancels, reloads, cache;
+		bool two_models, full_sinks, cancels, reloads, cache, disk;
 	} options;
 };
 
@@ -225,6 +227,13 @@ static uint32_t check_results(struct world *w, uint32_t *n_unloaded)
 	return n_whole;
 }
 
+static char disk_dir[] = "/tmp/kvd-unit-XXXXXX";
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return remove(path);
+}
+
 static uint64_t run_world(struct engine_config *config, unsigned seed, struct options options)
 {
 	struct world *w = calloc(1, sizeof(*w));
@@ -236,6 +245,10 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 			     .accounts = fake_accounts(UINT64_MAX, UINT64_MAX, UINT64_MAX) };
 	config->backend = &fake_backend;
 	config->accounts = w->accounts;
+	if (options.disk) {
+		config->disk_dir = disk_dir;
+		config->disk_bytes = 24 * MIB;	/* too little: blocks go there, too */
+	}
 	fake_reset(config->prefill_quantum);
 	assert_int_equal(engine_new(&w->engine, config, NULL), 0);
 	assert_int_equal(engine_add_model(w->engine, &fake_model, &w->em, NULL), 0);
@@ -247,7 +260,9 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 		w->clients[i].c->full_one_in = options.full_sinks ? 30 : 0;
 	}
 	drive(w);
-	engine_stats(w->engine, &stats);
+	do {
+		engine_stats(w->engine, &stats);
+	} while (options.disk && stats.blocks_used && !usleep(100));	/* on their way there */
 	n_whole = check_results(w, &n_unloaded);
 	assert_int_equal(stats.requests_done, n_whole);
 	assert_int_equal(stats.requests_done + stats.requests_cancelled + n_unloaded, N_CLIENTS * N_REQUESTS);
@@ -328,10 +343,11 @@ static void test_reloads(void **state)
 	}
 }
 
-/* All of it once more, with prefixes that are shared and a cache that fills the pool. */
+/* All of it once more, with prefixes that are shared, a cache that fills the pool, and sometimes a disk behind it. */
 static void test_shared(void **state)
 {
 	(void)state;
+	assert_non_null(mkdtemp(disk_dir));
 	for (int i = 0; i < 2 * n_rounds(); i++) {
 		struct engine_config config = {
 			.kv_memory = (i % 2 ? 4 : 8) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
@@ -340,10 +356,12 @@ static void test_shared(void **state)
 		struct options options = { .full_sinks = i % 2, .cancels = i % 4 > 1, .cache = true };
 
 		options.two_models = i % 8 > 3;
+		options.disk = i % 4 == 1 || i % 8 == 4;
 		options.reloads = options.two_models && i % 3 == 0;
 		config.kv_memory += options.two_models ? 2 * MIB : 0;
 		run_world(&config, 600 + (unsigned)i, options);
 	}
+	nftw(disk_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
 static void test_no_cache(void **state)

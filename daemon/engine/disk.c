@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The disk behind the tree: what is full is written behind, what a request could use is read before it runs.
+ *
+ *     waiting --ask--> held: looked up --answer--> waiting --blocks--> held: read --done--> ready
+ *
+ * The store's thread works on memory of jobs, never on a request's: a request may end at any time, its job goes on alone and
+ * holds the blocks that are written or read.  Bytes go from the pool to the file, and from
+ * the file to the pool, in one copy.  Whatever fails is a miss.
+ */
+#include <stdlib.h>
+
+#include "daemon/cache/store.h"
+#include "daemon/engine/engine-private.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+#define READS_AT_ONCE 8u
+
+struct disk_write {
+	struct store_write write;	/* first: the store gives it back */
+	struct engine_model *model;
+	struct tree_ref ref;
+	int32_t tokens[STORE_TOKENS_MAX];
+	char name[];
+};
+
+struct disk_read {
+	struct store_read read;		/* first */
+	struct disk_job *job;
+	uint32_t i;			/* which of those found */
+	uint32_t block;
+	bool busy;
+};
+
+struct disk_job {
+	struct store_lookup lookup;	/* first */
+	struct engine *engine;
+	struct engine_model *model;
+	struct engine_request *request;	/* NULL: it has ended */
+	char *name;
+	int32_t *tokens;		/* [n_tokens] from position first_block * block_tokens on */
+	struct store_found *found;
+	uint32_t first_block, n_found;
+	uint32_t next, end, n_busy;	/* of those found: to be read next, at the end of the reads, being read */
+	uint32_t n_read;		/* the first so many are there */
+	bool answered;
+	struct disk_read reads[READS_AT_ONCE];
+};
+
+/* --- the store --- */
+
+static void wake(void *arg)
+{
+	struct engine *e = arg;
+
+	pthread_mutex_lock(&e->lock);
+	e->disk_done = true;
+	pthread_cond_signal(&e->wake);
+	pthread_mutex_unlock(&e->lock);
+}
+
+int engine_disk_open(struct engine *e, const struct engine_config *config, struct diag *diag)
+{
+	struct store_config store = {
+		.dir = config->disk_dir,
+		.max_bytes = config->disk_bytes,
+		.event = config->disk_event,
+		.wake = wake,
+		.arg = e,
+	};
+
+	if (!config->disk_dir || !config->disk_bytes || config->no_cache)
+		return 0;
+	return store_new(&e->store, &store, diag);
+}
+
+/* Everything that stored numbers depend on but tokens and namespace; the rope's settings come from the file. */
+static void identify(const struct engine *e, const struct engine_model *em, struct store_identity *id)
+{
+	const struct kb_geometry *g = pool_root_geometry(em->root);
+	const uint32_t kv_type = g->kv_type, numerics = e->be->ops->numerics_version;
+	const uint32_t layout[] = { g->n_layers, g->n_kv_heads, g->head_dim, g->block_tokens };
+	const char *level = e->be->ops->level ? e->be->ops->level(e->be) : "";
+
+	store_identity_add(id, STORE_TAG_MODEL, model_info(em->model)->content_hash,
+			   sizeof(model_info(em->model)->content_hash));
+	store_identity_add(id, STORE_TAG_KV_TYPE, &kv_type, sizeof(kv_type));
+	store_identity_add(id, STORE_TAG_LAYOUT, layout, sizeof(layout));
+	store_identity_add(id, STORE_TAG_BACKEND, e->be->ops->name, (uint32_t)strlen(e->be->ops->name));
+	store_identity_add(id, STORE_TAG_CPU_LEVEL, level, (uint32_t)strlen(level));
+	store_identity_add(id, STORE_TAG_NUMERICS, &numerics, sizeof(numerics));
+}
+
+static void add_model(struct engine *e, struct engine_model *em)
+{
+	struct store_identity *id;
+
+	em->disk_tried = true;
+	if (!e->be->ops->block_memory)
+		return;
+	id = calloc(1, sizeof(*id));
+	if (!id)
+		return;		/* without a disk, then */
+	identify(e, em, id);
+	(void)store_root_new(&em->disk, e->store, id, em->block_tokens, pool_root_geometry(em->root)->block_bytes);
+	free(id);
+}
+
+void engine_disk_poll(struct engine *e)
+{
+	if (!e->store)
+		return;
+	list_for_each(l, &e->models) {
+		struct engine_model *em = list_entry(l, struct engine_model, link);
+
+		if (!em->disk_tried)
+			add_model(e, em);
+	}
+	store_poll(e->store);
+}
+
+/* Until nothing of the model's is in the store's hands; as long as the disk takes. */
+static void wait_for_jobs(struct engine *e, const struct engine_model *em)
+{
+	for (store_poll(e->store); em->n_disk_jobs; store_poll(e->store)) {
+		pthread_mutex_lock(&e->lock);
+		while (!e->disk_done)
+			pthread_cond_wait(&e->wake, &e->lock);
+		e->disk_done = false;
+		pthread_mutex_unlock(&e->lock);
+	}
+}
+
+void engine_disk_remove(struct engine *e, struct engine_model *em)
+{
+	if (!em->disk)
+		return;
+	wait_for_jobs(e, em);
+	store_root_free(em->disk);
+	em->disk = NULL;
+}
+
+void engine_disk_close(struct engine *e)
+{
+	if (!e->store)
+		return;
+	store_stop(e->store);
+	store_poll(e->store);
+	store_free(e->store);
+	e->store = NULL;
+}
+
+static void *memory_of(const struct engine_model *em, uint32_t block)
+{
+	struct engine *e = em->engine;
+
+	return e->be->ops->block_memory(pool_device(e->pool), pool_root_geometry(em->root), block);
+}
+
+/* --- writing behind --- */
+
+static void write_done(struct store_request *request)
+{
+	struct disk_write *w = (struct disk_write *)request;
+	bool there = request->result == STORE_OK || request->result == STORE_EXISTS;
+
+	tree_set_disk_id(w->ref, there ? w->write.stored_id : 0);
+	tree_let_go(w->model->tree, w->ref);
+	w->model->n_disk_jobs--;
+	free(w);
+}
+
+static uint64_t expiry_of(const struct engine_request *r, uint64_t now)
+{
+	return r->params.ttl_ns && r->params.ttl_ns < STORE_NEVER - now ? now + r->params.ttl_ns : STORE_NEVER;
+}
+
+/* The path's ith block, after the entry `parent`.  False: not now. */
+static bool write_behind(struct engine_request *r, uint32_t i, struct tree_ref ref, uint64_t parent)
+{
+	struct engine_model *em = r->model;
+	size_t n_name = strlen(r->ns);
+	struct disk_write *w = calloc(1, sizeof(*w) + n_name);
+	uint64_t now = clock_real_ns();
+
+	if (!w)
+		return false;
+	w->model = em;
+	w->ref = ref;
+	memcpy(w->name, r->ns, n_name);
+	memcpy(w->tokens, r->tokens + (size_t)i * em->block_tokens, em->block_tokens * sizeof(*w->tokens));
+	w->write = (struct store_write){
+		.request.done = write_done,
+		.name = { w->name, (uint32_t)n_name },
+		.parent = parent,
+		.tokens = w->tokens,
+		.n_tokens = em->block_tokens,
+		.first = i * em->block_tokens,
+		.uid = r->uid,
+		.now = now,
+		.expires = expiry_of(r, now),
+		.block = memory_of(em, r->blocks[i]),
+	};
+	if (store_write(em->disk, &w->write)) {
+		free(w);
+		return false;
+	}
+	tree_hold(em->tree, ref);
+	em->n_disk_jobs++;
+	tree_set_disk_id(ref, w->write.id);
+	return true;
+}
+
+void engine_disk_write(struct engine_request *r)
+{
+	uint32_t n = r->path.tree ? tree_path_n_blocks(&r->path) : 0, i = MIN(r->n_on_disk, n);
+
+	if (!r->model->disk)
+		return;
+	for (; i < n; i++) {
+		struct tree_ref ref = tree_path_ref(&r->path, i);
+		uint64_t parent = i ? tree_disk_id(tree_path_ref(&r->path, i - 1)) : 0;
+
+		/* What follows a block that is not there can't be kept either. */
+		if (!tree_disk_id(ref) && ((i && !parent) || !write_behind(r, i, ref, parent)))
+			break;
+	}
+	r->n_on_disk = i;
+}
+
+/* --- looking up --- */
+
+static void job_free(struct disk_job *j)
+{
+	free(j->name);
+	free(j->tokens);
+	free(j->found);
+	free(j);
+}
+
+static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint32_t first_block, uint32_t n_tokens)
+{
+	uint32_t block_tokens = r->model->block_tokens;
+	struct disk_job *j = calloc(1, sizeof(*j));
+
+	if (!j)
+		return NULL;
+	j->engine = e;
+	j->model = r->model;
+	j->request = r;
+	j->first_block = first_block;
+	j->name = strdup(r->ns);
+	j->tokens = calloc(n_tokens, sizeof(*j->tokens));
+	j->found = calloc(n_tokens / block_tokens, sizeof(*j->found));
+	if (!j->name || !j->tokens || !j->found) {
+		job_free(j);
+		return NULL;
+	}
+	memcpy(j->tokens, r->tokens + (size_t)first_block * block_tokens, n_tokens * sizeof(*j->tokens));
+	return j;
+}
+
+static void lookup_done(struct store_request *request)
+{
+	struct disk_job *j = (struct disk_job *)request;
+
+	j->model->n_disk_jobs--;
+	if (!j->request) {
+		job_free(j);
+		return;
+	}
+	j->answered = true;
+	/* Whole blocks: of one that is there in part the rest is soon computed. */
+	for (uint32_t i = 0; request->result == STORE_OK && i < j->lookup.n_found; i++) {
+		if (j->found[i].n_common < j->model->block_tokens)
+			break;
+		j->n_found = i + 1;
+	}
+	scheduler_push(&j->engine->sched, &j->request->seq);
+}
+
+bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tree_peek *peek)
+{
+	uint32_t block_tokens = r->model->block_tokens, n = engine_prefix_n_lookup(r);
+	uint32_t first = (peek->n_tokens - peek->n_tail) / block_tokens + peek->n_stored;
+	uint64_t parent = tree_disk_id(peek->last);
+	struct disk_job *j;
+
+	if (!r->model->disk || !r->path.tree || r->disk_asked || n <= (first + 1) * block_tokens || (first && !parent))
+		return false;
+	r->disk_asked = true;
+	n = (n - 1 - first * block_tokens) / block_tokens * block_tokens;
+	j = job_new(e, r, first, n);
+	if (!j)
+		return false;
+	j->lookup = (struct store_lookup){
+		.request.done = lookup_done,
+		.name = { j->name, (uint32_t)strlen(j->name) },
+		.parent = parent,
+		.tokens = j->tokens,
+		.n_tokens = n,
+		.now = clock_real_ns(),
+		.expires = r->params.ttl_ns ? expiry_of(r, clock_real_ns()) : STORE_NEVER,
+		.found = j->found,
+		.max_found = n / block_tokens,
+	};
+	store_lookup(r->model->disk, &j->lookup);
+	r->model->n_disk_jobs++;
+	r->disk_job = j;
+	scheduler_hold(&e->sched, &r->seq);
+	return true;
+}
+
+/* --- reading --- */
+
+/* The blocks that are there now enter the tree, and the request goes on. */
+static void reads_end(struct disk_job *j)
+{
+	struct engine_request *r = j->request;
+	uint32_t first = j->first_block, block_tokens = j->model->block_tokens;
+
+	r->disk_job = NULL;
+	r->seq.n_computed = (first + j->n_read) * block_tokens;
+	if (!r->n_generated && !r->n_preempted)
+		r->n_cached = MAX(r->n_cached, r->seq.n_computed);
+	if (r->n_cached + 1 == engine_prefix_n_lookup(r) && r->n_cached + 1 == r->n_prompt)
+		r->miss = SINK_MISS_NONE;
+	engine_prefix_enter(r);
+	for (uint32_t i = first; i < MIN(tree_path_n_blocks(&r->path), first + j->n_read); i++)
+		tree_set_disk_id(tree_path_ref(&r->path, i), j->found[i - first].id);
+	scheduler_ready(&j->engine->sched, &r->seq);
+}
+
+static void start_reads(struct disk_job *j);
+
+static void read_done(struct store_request *request)
+{
+	struct disk_read *read = (struct disk_read *)request;
+	struct disk_job *j = read->job;
+
+	read->busy = false;
+	j->n_busy--;
+	pool_block_unref(j->model->root, read->block);
+	/* Results come in order, as they were asked for; what follows one that is missing is of no use. */
+	if (request->result == STORE_OK && read->i == j->n_read)
+		j->n_read++;
+	else
+		j->end = j->next;
+	if (j->request)
+		start_reads(j);
+	if (j->n_busy)
+		return;
+	j->model->n_disk_jobs--;
+	if (j->request)
+		reads_end(j);
+	job_free(j);
+}
+
+static void start_read(struct disk_job *j, struct disk_read *read)
+{
+	struct engine_model *em = j->model;
+	uint32_t i = j->next++;
+
+	*read = (struct disk_read){ .job = j, .i = i, .block = j->request->blocks[j->first_block + i], .busy = true };
+	read->read = (struct store_read){
+		.request.done = read_done,
+		.name = j->lookup.name,
+		.id = j->found[i].id,
+		.parent = i ? j->found[i - 1].id : j->lookup.parent,
+		.tokens = j->tokens + (size_t)i * em->block_tokens,
+		.n_tokens = em->block_tokens,
+		.first = (j->first_block + i) * em->block_tokens,
+		.block = memory_of(em, read->block),
+	};
+	pool_block_ref(em->root, read->block);
+	j->n_busy++;
+	store_read(em->disk, &read->read);
+}
+
+static void start_reads(struct disk_job *j)
+{
+	for (uint32_t k = 0; k < READS_AT_ONCE && j->next < j->end; k++)
+		if (!j->reads[k].busy)
+			start_read(j, &j->reads[k]);
+}
+
+bool engine_disk_read(struct engine *e, struct engine_request *r)
+{
+	uint32_t depth = r->path.tree ? tree_path_n_blocks(&r->path) : 0;
+	struct disk_job *j = r->disk_job;
+
+	if (!j || !j->answered)
+		return false;
+	if (!j->n_found || depth != j->first_block) {
+		/* Nothing is there, or the tree has got more or less meanwhile. */
+		r->disk_job = NULL;
+		job_free(j);
+		return false;
+	}
+	j->end = j->n_found;
+	r->model->n_disk_jobs++;
+	scheduler_hold(&e->sched, &r->seq);
+	start_reads(j);
+	return true;
+}
+
+void engine_disk_forget(struct engine_request *r)
+{
+	struct disk_job *j = r->disk_job;
+
+	r->disk_job = NULL;
+	if (!j)
+		return;
+	if (j->answered && !j->n_busy)
+		job_free(j);
+	else
+		j->request = NULL;
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The cache on disk behind the engine: what one engine has computed, another finds, counted in rows that the model
+ * computed; requests that end while the disk works for them; a disk that fails.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/unit/engine/fake-model.h"
+#include "tests/unit/engine/fake-client.h"
+#include "tests/unit/engine/fixture.h"
+
+static char dir[] = "/tmp/kvd-unit-XXXXXX";
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return strcmp(path, dir) ? remove(path) : 0;
+}
+
+static void clean(void)
+{
+	nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int setup(void **state)
+{
+	clean();
+	return 0;
+}
+
+static struct fixture start_disk(uint64_t disk_bytes)
+{
+	struct engine_config config = config_default;
+
+	config.disk_dir = dir;
+	config.disk_bytes = disk_bytes;
+	return start(&config);
+}
+
+static struct fake_request cached_request(uint64_t id, uid_t uid, size_t n_prompt, uint32_t max_tokens)
+{
+	struct fake_request r = make_request(id, uid, n_prompt, max_tokens);
+
+	for (size_t i = 0; i < n_prompt; i++)
+		r.prompt[i] = (int32_t)(3 + (i * i + i / 7) % (FAKE_N_VOCAB - 3));
+	r.params.ns = "a";
+	return r;
+}
+
+/* Runs it alone; returns the rows that it took. */
+static uint64_t run(struct fixture *f, const struct fake_request *r)
+{
+	uint64_t before = fake.n_rows_seen;
+	uint32_t n_released = f->client->n_released;	/* nothing runs now */
+
+	submit(f, r);
+	fake_client_wait_released(f->client, n_released + 1);
+	check_whole(f, r);
+	return fake.n_rows_seen - before;
+}
+
+/* The next engine finds whole blocks, in the same namespace only. */
+static void test_survives(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 75, 9);
+	struct fixture f = start_disk(64 * MIB);
+
+	assert_int_equal(run(&f, &r), 75 + 8);
+	stop(&f);
+	f = start_disk(64 * MIB);
+	assert_int_equal(run(&f, &r), 75 - 64 + 8);
+	assert_int_equal(f.client->results[0].n_cached, 64);
+	r.id = 1;
+	r.params.ns = "b";
+	assert_int_equal(run(&f, &r), 75 + 8);
+	/* From then on it is in memory, to the token. */
+	r.id = 2;
+	r.params.ns = "a";
+	assert_int_equal(run(&f, &r), 1 + 8);
+	stop(&f);
+	/* What was generated is there as well. */
+	f = start_disk(64 * MIB);
+	r = cached_request(0, 1, 75, 9);
+	run(&f, &r);
+	memcpy(r.prompt + 75, f.client->results[0].tokens, 9 * sizeof(*r.prompt));
+	r.n_prompt = 84;
+	r.id = 1;
+	assert_int_equal(run(&f, &r), 1 + 8);
+	stop(&f);
+	f = start_disk(64 * MIB);
+	assert_int_equal(run(&f, &r), 4 + 8);
+	stop(&f);
+}
+
+/* What the tree has is not read; what it has lost is read again. */
+static void test_below_tree(void **state)
+{
+	struct engine_config config = config_default;
+	struct fake_request r = cached_request(0, 1, 50, 1), other = make_request(0, 1, 60, 1);
+	struct fixture f;
+
+	config.kv_memory = 2 * MIB;	/* 4 blocks */
+	config.disk_dir = dir;
+	config.disk_bytes = 64 * MIB;
+	f = start(&config);
+	for (uint64_t id = 0; id < 12; id++) {
+		struct fake_request *next = id % 2 ? &other : &r;
+
+		next->id = id;
+		next->params.ns = "a";
+		assert_int_equal(run(&f, next), id < 2 ? next->n_prompt : next->n_prompt - 48);
+	}
+	stop(&f);
+}
+
+/* Requests that end at any moment of what the disk does for them. */
+static void test_cancelled(void **state)
+{
+	struct fixture f = start_disk(64 * MIB);
+	uint32_t n_cancelled = 0;
+
+	for (uint64_t id = 0; id < 8; id++) {
+		struct fake_request r = make_request(id, 1, 60, 1);
+
+		r.params.ns = "a";
+		run(&f, &r);
+	}
+	stop(&f);
+	for (int i = 0; i < 40; i++) {
+		f = start_disk(64 * MIB);
+		for (uint64_t id = 0; id < 8; id++) {
+			struct fake_request r = make_request(id, 1, 60, 1);
+
+			r.params.ns = "a";
+			submit(&f, &r);
+		}
+		usleep((unsigned)(i * 50));
+		for (uint64_t id = 0; id < 8; id += 2)
+			engine_cancel(f.engine, 1, id);
+		if (i % 4 != 3)
+			fake_client_wait_released(f.client, 8);
+		for (uint64_t id = 1; id < 8 && i % 4 != 3; id += 2) {
+			struct fake_request r = make_request(id, 1, 60, 1);
+
+			check_whole(&f, &r);
+		}
+		for (uint64_t id = 0; id < 8; id += 2)
+			n_cancelled += f.client->results[id].finish == SINK_FINISH_CANCELLED;
+		stop(&f);	/* also while the disk is at work */
+	}
+	assert_true(n_cancelled > 0);
+}
+
+/* A model that goes while its blocks are written and read. */
+static void test_model_goes(void **state)
+{
+	for (int i = 0; i < 20; i++) {
+		struct fixture f = start_disk(64 * MIB);
+		struct engine_model *other = add_other(f.engine);
+		struct removal removal;
+
+		for (uint64_t id = 0; id < 4; id++) {
+			struct fake_request r = make_request(id, 1, 60, 10);
+
+			r.params.ns = "a";
+			r.em = other;
+			r.model = &other_model;
+			submit(&f, &r);
+		}
+		usleep((unsigned)(i * 100));
+		ask_removal(f.engine, other, &removal);
+		wait_removal(&removal);
+		engine_model_free(other);
+		stop(&f);
+	}
+}
+
+static void damage(const char *name)
+{
+	DIR *d = opendir(dir);
+	struct dirent *entry;
+
+	assert_non_null(d);
+	while ((entry = readdir(d))) {
+		char path[512];
+		uint8_t byte;
+		int fd;
+
+		if (entry->d_name[0] == '.' || strlen(entry->d_name) != 32)
+			continue;
+		snprintf(path, sizeof(path), "%s/%s/%s", dir, entry->d_name, name);
+		fd = open(path, O_RDWR);
+		assert_true(fd >= 0);
+		/* Within the second block. */
+		assert_int_equal(pread(fd, &byte, 1, 4096 + 512 * 1024 + 4096 + 16), 1);
+		byte ^= 1;
+		assert_int_equal(pwrite(fd, &byte, 1, 4096 + 512 * 1024 + 4096 + 16), 1);
+		close(fd);
+	}
+	closedir(d);
+}
+
+/* What is damaged is a miss, and what is before it is not. */
+static void test_damaged(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 75, 2);
+	struct fixture f = start_disk(64 * MIB);
+
+	run(&f, &r);
+	stop(&f);
+	damage("slots");
+	f = start_disk(64 * MIB);
+	assert_int_equal(run(&f, &r), 75 - 16 + 1);
+	assert_int_equal(f.client->results[0].n_cached, 16);
+	stop(&f);
+	/* It was written anew. */
+	f = start_disk(64 * MIB);
+	assert_int_equal(run(&f, &r), 75 - 64 + 1);
+	stop(&f);
+}
+
+static void test_refused(void **state)
+{
+	struct engine_config config = config_default;
+	struct fixture f = start_disk(64 * MIB);
+	struct diag diag = DIAG_NULL;
+	struct engine *e;
+
+	config.accounts = f.accounts;
+	config.disk_dir = dir;
+	config.disk_bytes = 64 * MIB;
+	assert_int_equal(engine_new(&e, &config, &diag), -EBUSY);
+	assert_true(diag.text[0]);
+	stop(&f);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup(name, setup)
+	const struct CMUnitTest tests[] = {
+		TEST(test_survives),
+		TEST(test_below_tree),
+		TEST(test_cancelled),
+		TEST(test_model_goes),
+		TEST(test_damaged),
+		TEST(test_refused),
+	};
+	int failed;
+
+	alarm(60);	/* a hang is a failure */
+	if (!mkdtemp(dir))
+		return 1;
+	failed = cmocka_run_group_tests(tests, NULL, NULL);
+	clean();
+	rmdir(dir);
+	return failed;
+}
