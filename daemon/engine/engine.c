@@ -352,7 +352,8 @@ struct commands {
 
 static bool anything_asked(const struct engine *e)
 {
-	return e->stop || e->attention || e->disk_done || e->n_calls || !list_empty(&e->incoming) || !list_empty(&e->removals);
+	return e->stop || e->attention || e->disk_done || e->n_calls || !list_empty(&e->incoming) ||
+	       !list_empty(&e->removals);
 }
 
 /* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */

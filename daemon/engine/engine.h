@@ -49,7 +49,7 @@ struct engine_config {
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
 	uint32_t max_queue;		/* waiting requests; 0: 1024 */
 	bool attention_mass;		/* measure what blocks draw, for eviction, where the backend can */
-	/* Where blocks are kept for good; NULL or 0: nowhere.  disk_event: on another thread, a sentence for the log. */
+	/* Where blocks are kept for good; NULL or 0: nowhere.  disk_event: on another thread, a line for the log. */
 	const char *disk_dir;
 	uint64_t disk_bytes;
 	void (*disk_event)(void *arg, const char *text);

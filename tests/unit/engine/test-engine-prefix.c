@@ -323,7 +323,7 @@ static void test_quota(void **state)
 		assert_true(account_used(accounts, 1, ACCOUNT_KV) <= 4 * 512 * 1024 + 20000);
 		assert_true(account_used(accounts, 1, ACCOUNT_KV) > 0);
 	}
-	/* What another has does not go for it, though it is older; all but its last block, which is in the way of a copy. */
+	/* What another has does not go for it, though it is older; but its last block is in the way of a copy. */
 	other.id = 9;
 	assert_int_equal(run(&f, &other), 60 - 48);
 	stop(&f);
