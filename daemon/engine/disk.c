@@ -4,8 +4,8 @@
  *
  *     waiting --ask--> held: looked up --answer--> waiting --blocks--> held: read --done--> ready
  *
- * The store's thread works on memory of jobs, never on a request's: a request may end at any time, its job goes on alone and
- * holds the blocks that are written or read.  Bytes go from the pool to the file, and from
+ * The store's thread works on memory of jobs, never on a request's: a request may end at any time, its job
+ * goes on alone and holds the blocks that are written or read.  Bytes go from the pool to the file, and from
  * the file to the pool, in one copy.  Whatever fails is a miss.
  */
 #include <stdlib.h>
