@@ -110,7 +110,8 @@ static int add_json(const struct listing *l, const char *model, const struct kvd
 
 	for (size_t i = 0; list && i < n; i++)
 		json_array_append_new(list, cache_entry_json(&entries[i]));
-	return json_array_append_new(l->json, json_pack("{s:s,s:o}", "model", model, "entries", list)) ? CTL_FAILED : CTL_OK;
+	return json_array_append_new(l->json, json_pack("{s:s,s:o}", "model", model, "entries", list)) ? CTL_FAILED
+												      : CTL_OK;
 }
 
 /* --- the command --- */

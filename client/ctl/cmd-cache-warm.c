@@ -46,8 +46,8 @@ static int print_result(const struct ctl *ctl, const struct reply *reply)
 			show_miss(v, reply);
 		return json_print_line(ctl, v);
 	}
-	printf("%u tokens: %u were there, %u computed in %.2f s\n", reply->prompt_tokens, reply->cached_tokens, computed,
-	       (double)reply->prefill_ns / 1e9);
+	printf("%u tokens: %u were there, %u computed in %.2f s\n", reply->prompt_tokens,
+	       reply->cached_tokens, computed, (double)reply->prefill_ns / 1e9);
 	return CTL_OK;
 }
 

@@ -99,7 +99,8 @@ const char help_cache_ls[] =
 const char help_cache_show[] = "options:\n" HELP_MODEL "\n";
 
 const char help_cache_pin[] =
-	"What is pinned is not let go when room is needed, and does not expire; it is charged to who pinned it, too.\n\n"
+	"What is pinned is not let go when room is needed, and does not expire; it is charged to\n"
+	"who pinned it, too.\n\n"
 	"options:\n" HELP_MODEL "\n";
 
 const char help_cache_unpin[] = "options:\n" HELP_MODEL "  --all                everybody's pins (administrators)\n\n";

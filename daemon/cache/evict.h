@@ -29,8 +29,8 @@
  * for long takes no place from either.  As long as the blocks of all live for a minute, place goes to those who
  * use it, whoever they are: strict shares cost 7 % of the hits on the trace `chats` (tests/tools/cache-replay).
  *
- * Of mass no gain has been seen: on the traces `chats` and `agents`, with half of it assumed at position 0 and a quarter at
- * the end, hits stay within 0.1 %; shares that have nothing to do with later use cost up to 2 %.
+ * Of mass no gain has been seen: on the traces `chats` and `agents`, with half of it assumed at position 0 and a
+ * quarter at the end, hits stay within 0.1 %; shares that have nothing to do with later use cost up to 2 %.
  *
  * Each call takes O(log n) amortised; nothing is scanned and nothing but a uid allocated.
  * Thread: the engine thread.  Times are in ns of one monotonic clock.
