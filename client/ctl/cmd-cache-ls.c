@@ -67,9 +67,9 @@ static void add_row(struct table *t, const struct cache_rows *r, size_t i)
 static int print_table(const struct ctl *ctl, const struct cache_rows *r)
 {
 	static const struct table_column columns[] = {
-		{ "ID", true }, { "TOKENS", true }, { "SIZE", true }, { "TIER", false }, { "AGE", true }, { "USED", true },
-		{ "HITS", true }, { "PINS", true }, { "EXPIRES", true }, { "UID", true }, { "NAMESPACE", false },
-		{ "TEXT", false },
+		{ "ID", true }, { "TOKENS", true }, { "SIZE", true }, { "TIER", false }, { "AGE", true },
+		{ "USED", true }, { "HITS", true }, { "PINS", true }, { "EXPIRES", true }, { "UID", true },
+		{ "NAMESPACE", false }, { "TEXT", false },
 	};
 	struct table t;
 
@@ -88,7 +88,8 @@ static int print_table(const struct ctl *ctl, const struct cache_rows *r)
 static void print_plain(const struct listing *l, const char *model, const struct cache_rows *r)
 {
 	if (!l->n_shown)
-		printf("MODEL\tID\tAFTER\tTOKENS\tFIRST\tBYTES\tTIER\tAGE_S\tUSED_S\tHITS\tPINS\tEXPIRES_S\tUID\tNAMESPACE\tTEXT\n");
+		printf("MODEL\tID\tAFTER\tTOKENS\tFIRST\tBYTES\tTIER\tAGE_S\tUSED_S\tHITS\tPINS\tEXPIRES_S\tUID\t"
+		       "NAMESPACE\tTEXT\n");
 	for (size_t i = r->first; i != CACHE_ROW_NONE; i = cache_rows_next(r, i)) {
 		const struct cache_row *row = &r->rows[i];
 		char quoted[256], expires[32] = "-";
