@@ -170,12 +170,12 @@ static bool empty_chunk(struct engine *e, const struct engine_model *em, uint64_
 /* It has less than an even share of the pool, among the models that were used lately. */
 static bool below_share(const struct engine *e, const struct engine_model *em)
 {
-	uint64_t n_models = 0, now = clock_ns();
+	uint64_t n_models = 1, now = clock_ns();
 
 	list_for_each(l, &e->models) {
 		const struct engine_model *other = list_entry(l, struct engine_model, link);
 
-		n_models += other == em || now - other->last_step_ns < UNUSED_NS;
+		n_models += other != em && now - other->last_step_ns < UNUSED_NS;
 	}
 	return pool_root_n_used(em->root) * em->block_bytes < e->stats.kv_bytes / n_models;
 }
