@@ -347,7 +347,7 @@ static void test_quota(void **state)
 
 	count_up(t, 16);
 	fixture_deinit(&f);
-	fixture_init(&f, 4, BT, 3 * FIXTURE_BLOCK + 1650, (struct tree_config){ 0 });
+	fixture_init(&f, 4, BT, 3 * FIXTURE_BLOCK + 1400, (struct tree_config){ 0 });
 	store("a", 0, t, 8);
 	open_path(&p, "a", 0);
 	lookup(&p, t, 16, false);
