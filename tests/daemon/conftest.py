@@ -72,6 +72,21 @@ class Daemon:
     def fds(self):
         return len(os.listdir(f"/proc/{self.proc.pid}/fd"))
 
+    def memfds(self, name):
+        """Paths of its memfds whose names begin so; others may close while this looks."""
+        folder, found = f"/proc/{self.proc.pid}/fd", []
+        for fd in os.listdir(folder):
+            try:
+                if os.readlink(f"{folder}/{fd}").startswith(f"/memfd:{name}"):
+                    found.append(f"{folder}/{fd}")
+            except FileNotFoundError:
+                pass
+        return found
+
+    def allocated(self, name):
+        """Bytes of those memfds, mapped or not."""
+        return sum(os.stat(fd).st_blocks * 512 for fd in self.memfds(name))
+
     def memory(self):
         """Anonymous memory, resident and swapped, in bytes."""
         kb = 0

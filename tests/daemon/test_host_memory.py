@@ -17,16 +17,6 @@ HOST_MEMORY = 12 << 20
 OPTIONS = ("--kv-memory", KV_MEMORY, "--host-memory", HOST_MEMORY, "--block-tokens", 16, "--prefill-quantum", 96)
 
 
-def memfds(d, name):
-    folder = f"/proc/{d.proc.pid}/fd"
-    return [f"{folder}/{fd}" for fd in os.listdir(folder)
-            if os.readlink(f"{folder}/{fd}").startswith(f"/memfd:{name}")]
-
-
-def allocated(d, name):
-    return sum(os.stat(fd).st_blocks * 512 for fd in memfds(d, name))
-
-
 def shared(d):
     """Resident, of whatever memfds."""
     return next(int(line.split()[1]) << 10 for line in open(f"/proc/{d.proc.pid}/status")
@@ -98,15 +88,15 @@ def test_budget(pair):  # noqa: F811
             r = prefix.ask(c, [rng.randrange(3, prefix.N_VOCAB) for _ in range(rng.randrange(20, 300))], 2)
             assert not r.error
             if i % 20 == 0:
-                assert allocated(d, "kvd-host") <= HOST_MEMORY
-                assert allocated(d, "kvd-kv") <= KV_MEMORY
+                assert d.allocated("kvd-host") <= HOST_MEMORY
+                assert d.allocated("kvd-kv") <= KV_MEMORY
                 # The client's ring and arena are shared memory, too.
                 assert shared(d) <= before + KV_MEMORY + HOST_MEMORY + (4 << 20)
             if i >= 800 and i % 10 == 0:
                 points.append((i, d.memory()))
-    assert allocated(d, "kvd-host") > HOST_MEMORY * 7 // 10
+    assert d.allocated("kvd-host") > HOST_MEMORY * 7 // 10
     per_prompt = slope(points)
-    print(f"\n{per_prompt:.1f} bytes per prompt; host tier {allocated(d, 'kvd-host') >> 10} KiB")
+    print(f"\n{per_prompt:.1f} bytes per prompt; host tier {d.allocated('kvd-host') >> 10} KiB")
     assert per_prompt < 128, points
     d.idle()
 
@@ -120,7 +110,7 @@ def test_damaged(pair):  # noqa: F811
         found, of = rounds(c, judge, prompts)
         assert found == of
         for everything in (False, True):
-            for path in memfds(d, "kvd-host"):
+            for path in d.memfds("kvd-host"):
                 with open(path, "r+b", buffering=0) as f:
                     for at in range(0, os.stat(path).st_blocks * 512, 4096):
                         if everything or rng.random() < 0.05:
@@ -148,7 +138,7 @@ def test_two_models(daemons, several):
                     assert not r.error, r.error
                     got = (r.ids, prefix.bits(r.logprobs))
                     assert answers.setdefault((i, model), got) == got
-        assert allocated(d, "kvd-host") > 0
+        assert d.allocated("kvd-host") > 0
         c.call(k.UNLOAD, {"model": second.stem})
         d.until(lambda: second.stem not in d.models(), "unloaded")
         for i, ids in enumerate(prompts):
@@ -189,5 +179,5 @@ def test_out_of_memory(pair, faults):  # noqa: F811
 def test_off(daemons, tiny_model):
     for options in ((), ("--host-memory", "off"), ("--host-memory", "64M", "--no-cache")):
         d = daemons("--model", tiny_model, "--kv-memory", "8M", *options)
-        assert not memfds(d, "kvd-host") and "host_bytes" not in d.status()
+        assert not d.memfds("kvd-host") and "host_bytes" not in d.status()
         d.stop()

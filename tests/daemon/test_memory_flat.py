@@ -3,7 +3,6 @@
 
 Of the daemon's own memory (RssAnon and VmSwap) the least-squares slope over the prompts is nothing.
 """
-import os
 import random
 
 import prefix
@@ -12,13 +11,6 @@ from conftest import LONG, SANITIZED, make_tiny
 
 N_PROMPTS = 3000 if LONG else 500
 KV_MEMORY = 4 << 20
-
-
-def allocated(d, name):
-    """Of a memfd of the daemon's, mapped or not."""
-    folder = f"/proc/{d.proc.pid}/fd"
-    return sum(os.stat(f"{folder}/{fd}").st_blocks * 512 for fd in os.listdir(folder)
-               if os.readlink(f"{folder}/{fd}").startswith("/memfd:" + name))
 
 
 def resident(d, name):
@@ -64,6 +56,6 @@ def test_unique_prompts(daemons, tmp_path, host_memory):
     assert per_prompt < 128, f"{per_prompt:.1f} bytes per prompt: {points}"
     # Full, and never more.
     assert KV_MEMORY // 2 < most <= KV_MEMORY
-    assert KV_MEMORY // 2 < allocated(d, "kvd-kv") <= KV_MEMORY
+    assert KV_MEMORY // 2 < d.allocated("kvd-kv") <= KV_MEMORY
     assert host_memory // 2 <= most_host <= host_memory
-    assert allocated(d, "kvd-host") <= host_memory
+    assert d.allocated("kvd-host") <= host_memory
