@@ -195,17 +195,11 @@ int engine_remove_model(struct engine *e, struct engine_model *em, engine_remove
 
 void engine_model_release(struct engine *e, struct engine_model *em)
 {
-	struct tree_stats tree;
-
 	if (em->ws)
 		e->be->ops->workspace_free(e->be, em->ws);
 	em->ws = NULL;
 	sampler_free(em->sampler);
 	em->sampler = NULL;
-	if (em->tree) {
-		tree_stats(em->tree, &tree);
-		e->evicted_before += tree.evicted;
-	}
 	engine_disk_remove(e, em);
 	tree_free(em->tree);
 	em->tree = NULL;
@@ -216,6 +210,8 @@ void engine_model_release(struct engine *e, struct engine_model *em)
 
 void engine_let_go(struct engine *e, struct engine_model *em)
 {
+	struct tree_stats tree;
+
 	list_for_each_safe(l, next, &e->requests) {
 		struct engine_request *r = list_entry(l, struct engine_request, link);
 
@@ -223,6 +219,8 @@ void engine_let_go(struct engine *e, struct engine_model *em)
 			engine_fail(e, r, SINK_ERROR_UNLOADED, "the model was unloaded");
 	}
 	engine_settle(e);
+	tree_stats(em->tree, &tree);
+	e->evicted_before += tree.evicted;
 	engine_model_release(e, em);
 	/* What was published counts it still. */
 	engine_publish(e);
