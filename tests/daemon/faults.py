@@ -4,6 +4,8 @@ import mmap
 import struct
 import subprocess
 
+from kvdclient import words
+
 KINDS = ("alloc", "read", "map", "thread", "file")
 TRACE = 256
 HEAD = 24
@@ -19,15 +21,16 @@ class Faults:
             f.truncate(SIZE)
         with open(path, "r+b") as f:
             self.map = mmap.mmap(f.fileno(), SIZE)
+        self.words = words(self.map)
 
     def environment(self):
         return {"KVD_TEST_FAULTS": str(self.path)}
 
     def _get(self, offset):
-        return struct.unpack_from("<Q", self.map, offset)[0]
+        return self.words[offset // 8]
 
     def _set(self, offset, value):
-        struct.pack_into("<Q", self.map, offset, value)
+        self.words[offset // 8] = value
 
     @staticmethod
     def _kind(kind):

@@ -48,13 +48,21 @@ class Closed(Exception):
     pass
 
 
+def words(memory):
+    """
+    Its words of 8 bytes.  An item of such a view is read and written by one access, as the protocol asks of indexes;
+    struct goes byte by byte, and the other side would now and then see half an index.
+    """
+    return memoryview(memory).cast("Q")
+
+
 class Client:
     def __init__(self, path, name="pytest", ring=0, arena=0, hello=True, timeout=20):
         self.timeout = timeout
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.sock.settimeout(timeout)
         self.sock.connect(str(path))
-        self.ring = self.seg = self.stats = None
+        self.ring = self.seg = self.stats = self.ring_words = self.seg_words = None
         self.replies = []
         self.read_index = 0
         self.room_sent = 0
@@ -92,10 +100,11 @@ class Client:
         self.ring = mmap.mmap(fds[0], DATA + self.ring_size, mmap.MAP_SHARED, mmap.PROT_READ)
         self.seg = mmap.mmap(fds[1], DATA + self.arena_size, mmap.MAP_SHARED)
         self.stats = mmap.mmap(fds[2], os.fstat(fds[2]).st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+        self.ring_words, self.seg_words = words(self.ring), words(self.seg)
         for fd in fds:
             os.close(fd)
         magic, version, offset, size = struct.unpack_from("<IIQQ", self.ring, 0)
-        self.read_index, = struct.unpack_from("<Q", self.seg, READ_INDEX)
+        self.read_index = self.seg_words[READ_INDEX // 8]
         assert (magic, version, offset, size) == (MAGIC, VERSION, DATA, self.ring_size)
 
     @staticmethod
@@ -216,7 +225,7 @@ class Client:
     # -- the ring ----------------------------------------------------------
 
     def write_index(self):
-        return struct.unpack_from("<Q", self.ring, WRITE_INDEX)[0]
+        return self.ring_words[WRITE_INDEX // 8]
 
     def poll_record(self):
         """The next record as (type, request, payload bytes), or None."""
@@ -226,7 +235,7 @@ class Client:
             assert size >= 16 and size % 8 == 0 and at + size <= DATA + self.ring_size
             payload = self.ring[at + 16:at + size]
             self.read_index = (self.read_index + size) % (1 << 64)
-            struct.pack_into("<Q", self.seg, READ_INDEX, self.read_index)
+            self.seg_words[READ_INDEX // 8] = self.read_index
             waiting = struct.unpack_from("<I", self.ring, WRITER_WAITING)[0]
             unread = (self.write_index() - self.read_index) % (1 << 64)
             if waiting and waiting != self.room_sent and unread <= self.ring_size // 2:
@@ -309,6 +318,9 @@ class Client:
 
     def close(self):
         self.sock.close()
+        for view in (self.ring_words, self.seg_words):
+            if view is not None:
+                view.release()
         for m in (self.ring, self.seg, self.stats):
             if m is not None:
                 m.close()

@@ -115,7 +115,7 @@ class Fake:
         at = k.DATA + self.written
         self.ring[at:at + size] = (struct.pack("<IHHQ", size, kind, 0, request) + body).ljust(size, b"\0")
         self.written += size
-        struct.pack_into("<Q", self.ring, k.WRITE_INDEX, self.written)
+        k.words(self.ring)[k.WRITE_INDEX // 8] = self.written
         if struct.unpack_from("<I", self.seg, k.READER_WAITING)[0]:
             struct.pack_into("<I", self.seg, k.READER_WAITING, 0)
             self.send(k.WAKE, {})
