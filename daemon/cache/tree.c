@@ -201,10 +201,14 @@ void tree_hold(struct tree *t, struct tree_ref ref)
 
 void tree_let_go(struct tree *t, struct tree_ref ref)
 {
+	struct tree_ns *ns = ref.entry->ns;
+
 	ref.entry->n_users--;
 	ref.entry->n_held--;
 	t->n_held--;
+	ns->n_paths++;	/* where it was dropped, unlocking may take away all that keeps it */
 	tree_unlock(t, ref.entry);
+	tree_ns_put(t, ns);
 }
 
 uint64_t tree_disk_id(struct tree_ref ref)

@@ -467,6 +467,29 @@ static void test_peek(void **state)
 	tree_path_deinit(&p, ++now);
 }
 
+/* What the disk still writes is wiped when its sequence is gone: the last of its namespace goes with the hold. */
+static void test_wiped_while_held(void **state)
+{
+	struct tree_path p;
+	struct tree_ref ref;
+	int32_t t[20];
+
+	count_up(t, 20);
+	for (int whole = 0; whole < 2; whole++) {
+		store("a", 1, t, 16);
+		open_path(&p, "a", 1);
+		lookup(&p, t, 17, false);
+		ref = tree_path_ref(&p, whole ? 3 : 0);
+		tree_hold(f.tree, ref);
+		tree_path_deinit(&p, ++now);
+		tree_wipe(f.tree, NULL);
+		assert_int_equal(found("a", t, 17, NULL), 0);
+		assert_int_equal(pool_root_n_used(f.root), whole ? 4 : 1);
+		tree_let_go(f.tree, ref);
+		assert_int_equal(pool_root_n_used(f.root), 0);
+	}
+}
+
 static bool is_block(void *arg, uint32_t block)
 {
 	return block == *(uint32_t *)arg;
@@ -526,6 +549,7 @@ int main(void)
 		TEST(test_miss),
 		TEST(test_pins),
 		TEST(test_drop_in_use),
+		TEST(test_wiped_while_held),
 		TEST(test_whole_blocks),
 		TEST(test_shares),
 		TEST(test_quota),
