@@ -76,10 +76,8 @@ static int parent_of(struct disk_root *r, const struct store_write *w, struct in
 
 static int take_slot(struct disk_root *r, int64_t *slot)
 {
-	int err = index_free_take(r->index, slot);
+	int err = disk_take_free_slot(r, slot);
 
-	if (!err)
-		r->state.n_free--;
 	if (err != INDEX_E_NONE)
 		return err;
 	if (!disk_may_grow(r, 1))

@@ -572,3 +572,20 @@ void disk_free_slot(struct disk_root *r, int64_t slot)
 {
 	r->freed[r->n_freed++] = slot;
 }
+
+int disk_take_free_slot(struct disk_root *r, int64_t *slot)
+{
+	int64_t got;
+	int err = index_free_take(r->index, &got);
+
+	/* Rows of `free` have no sum: a damaged one must not make the file grow, nor hold up all that is to come. */
+	if (err == INDEX_E_NONE)
+		return r->state.n_free ? -EUCLEAN : INDEX_E_NONE;
+	if (err)
+		return err;
+	if (got < 0 || got >= r->state.n_slots || r->state.n_free <= 0)
+		return -EUCLEAN;
+	r->state.n_free--;
+	*slot = got;
+	return 0;
+}

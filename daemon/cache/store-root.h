@@ -105,6 +105,8 @@ int disk_reserve_ids(struct disk_root *r, int64_t *first);
 int64_t disk_take_id(struct disk_root *r);
 /* A slot goes when the transaction is committed. */
 void disk_free_slot(struct disk_root *r, int64_t slot);
+/* One that is free, within a transaction. 0; INDEX_E_NONE: there is none; -EUCLEAN: the list of them can't be right. */
+int disk_take_free_slot(struct disk_root *r, int64_t *slot);
 __attribute__((format(printf, 2, 3)))
 void disk_event(const struct disk *d, const char *fmt, ...);
 /* Looks at the sizes of its files again. */

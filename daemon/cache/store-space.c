@@ -79,20 +79,20 @@ int disk_evict(struct disk_root *r, int64_t n_free, int64_t now)
 static int move_last(struct disk_root *r, struct index_row *row, void *scratch)
 {
 	int64_t to;
-	int err = index_free_take(r->index, &to);
+	int err = disk_take_free_slot(r, &to);
 
 	if (err)
 		return err;
 	err = slot_copy(&r->slots, (uint64_t)row->slot, (uint64_t)to, scratch);
 	if (err == SLOT_E_BAD) {
 		row->slot = INDEX_NO_SLOT;
+		r->state.n_free++;
 		err = index_free_put(r->index, to);
 		return err ? err : row->children ? index_update(r->index, row) : disk_remove_leaf(r, row);
 	}
 	if (err)
 		return err;
 	row->slot = to;
-	r->state.n_free--;
 	r->slots_written = true;
 	r->disk->stats.moved++;
 	r->disk->stats.slot_bytes_written += r->slots.stride;
