@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/cache/store.h"
 
-#include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -59,20 +58,6 @@ struct store_root {
 };
 
 /* --- the caller's side --- */
-
-void store_identity_add(struct store_identity *id, enum store_tag tag, const void *data, uint32_t n)
-{
-	uint32_t head[2] = { htole32((uint32_t)tag), htole32(n) };
-
-	if (id->overflow || n > sizeof(id->bytes) || sizeof(head) + n > sizeof(id->bytes) - id->n) {
-		id->overflow = true;
-		return;
-	}
-	memcpy(id->bytes + id->n, head, sizeof(head));
-	if (n)
-		memcpy(id->bytes + id->n + sizeof(head), data, n);
-	id->n += (uint32_t)sizeof(head) + n;
-}
 
 /* Under the lock. */
 static void put(struct store *s, struct list *queue, struct store_request *r, struct store_root *root,

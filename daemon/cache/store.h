@@ -32,6 +32,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/cache/store-identity.h"
 #include "daemon/cache/store-slot.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/error.h"
@@ -41,7 +42,6 @@ struct store;
 struct store_root;
 
 #define STORE_NEVER UINT64_MAX		/* expires: never */
-#define STORE_IDENTITY_MAX 4096u	/* bytes of fields */
 #define STORE_BYTES_MIN (UINT64_C(2) << 20)
 #define STORE_QUEUE_MAX 64u
 
@@ -71,25 +71,6 @@ void store_free(struct store *s);
 CLEANUP_DEFINE(struct store, store_free)
 
 /* --- roots --- */
-
-enum store_tag {	/* of a root identity's fields; numbers are never used again */
-	STORE_TAG_MODEL = 1,		/* hash of the content */
-	STORE_TAG_KV_TYPE = 2,
-	STORE_TAG_LAYOUT = 3,		/* layers, heads, head size, order in a block */
-	STORE_TAG_ROPE = 4,
-	STORE_TAG_ADAPTER = 5,		/* hash and scale */
-	STORE_TAG_BACKEND = 6,
-	STORE_TAG_CPU_LEVEL = 7,
-	STORE_TAG_NUMERICS = 8,
-};
-
-/* Zeroed: no fields yet. */
-struct store_identity {
-	uint32_t n;
-	bool overflow;			/* a field did not fit: store_root_new() refuses it */
-	uint8_t bytes[STORE_IDENTITY_MAX];
-};
-void store_identity_add(struct store_identity *id, enum store_tag tag, const void *data, uint32_t n);
 
 /*
  * Opens a root in the background, or makes it. Models that have the same one share it.

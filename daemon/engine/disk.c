@@ -75,23 +75,6 @@ int engine_disk_open(struct engine *e, const struct engine_config *config, struc
 	return store_new(&e->store, &store, diag);
 }
 
-/* Everything that stored numbers depend on but tokens and namespace; the rope's settings come from the file. */
-static void identify(const struct engine *e, const struct engine_model *em, struct store_identity *id)
-{
-	const struct kb_geometry *g = pool_root_geometry(em->root);
-	const uint32_t kv_type = g->kv_type, numerics = e->be->ops->numerics_version;
-	const uint32_t layout[] = { g->n_layers, g->n_kv_heads, g->head_dim, g->block_tokens };
-	const char *level = e->be->ops->level ? e->be->ops->level(e->be) : "";
-
-	store_identity_add(id, STORE_TAG_MODEL, model_info(em->model)->content_hash,
-			   sizeof(model_info(em->model)->content_hash));
-	store_identity_add(id, STORE_TAG_KV_TYPE, &kv_type, sizeof(kv_type));
-	store_identity_add(id, STORE_TAG_LAYOUT, layout, sizeof(layout));
-	store_identity_add(id, STORE_TAG_BACKEND, e->be->ops->name, (uint32_t)strlen(e->be->ops->name));
-	store_identity_add(id, STORE_TAG_CPU_LEVEL, level, (uint32_t)strlen(level));
-	store_identity_add(id, STORE_TAG_NUMERICS, &numerics, sizeof(numerics));
-}
-
 static void add_model(struct engine *e, struct engine_model *em)
 {
 	struct store_identity *id;
@@ -102,7 +85,7 @@ static void add_model(struct engine *e, struct engine_model *em)
 	id = calloc(1, sizeof(*id));
 	if (!id)
 		return;		/* without a disk, then */
-	identify(e, em, id);
+	engine_identify(e, em, id);
 	(void)store_root_new(&em->disk, e->store, id, em->block_tokens, pool_root_geometry(em->root)->block_bytes);
 	free(id);
 }

@@ -10,6 +10,8 @@
  *   mass.c       how much attention its blocks draw
  *   prefix-miss.c  where else it could have had what it did not find
  *   disk.c       what the disk has of it
+ *   identity.c   what its numbers depend on
+ *   kept.c       what an earlier process has left of it in memory
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *   cache-control.c  what people ask of the cache
@@ -24,6 +26,7 @@
 
 #include "daemon/cache/host.h"
 #include "daemon/cache/pool.h"
+#include "daemon/cache/store-identity.h"
 #include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/request.h"
@@ -97,6 +100,7 @@ struct engine {
 	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
 	uint64_t number_key;		/* see cache-control.c */
+	struct engine_kept kept;
 	pthread_t thread;
 	bool thread_started;
 
@@ -239,6 +243,14 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 bool engine_disk_read(struct engine *e, struct engine_request *r);
 /* The request ends. */
 void engine_disk_forget(struct engine_request *r);
+
+/* kept.c */
+/* Makes the pool, of the descriptors if they are any good: then they are its own and -1.  0, -errno with a sentence. */
+int engine_kept_open(struct engine *e, const struct engine_config *config, int *pool_fd, int *index_fd,
+		     struct diag *diag);
+
+/* identity.c; id is zeroed */
+void engine_identify(const struct engine *e, const struct engine_model *em, struct store_identity *id);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);

@@ -4,10 +4,12 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
+#include "ipc/base/fd.h"
 
 #define MAX_SEQS_MAX 4096u
 #define EXPIRY_SLACK_NS UINT64_C(100000000)
@@ -502,26 +504,6 @@ static void *engine_main(void *arg)
 
 /* --- life --- */
 
-static int create_pool(struct engine *e, const struct engine_config *config, struct diag *diag)
-{
-	uint64_t bytes = config->kv_memory, chunk_bytes = pool_chunk_bytes_for(config->block_bytes, bytes);
-	struct pool_stats stats;
-	int err;
-
-	if (!chunk_bytes || bytes < chunk_bytes)
-		return diag_set(diag, -EINVAL,
-				"the KV memory of %llu bytes is smaller than one chunk of %llu",
-				(unsigned long long)bytes, (unsigned long long)chunk_bytes);
-	err = pool_new(&e->pool, e->be, e->accounts, bytes, chunk_bytes);
-	if (err)
-		return diag_set(diag, err, "the KV pool of %llu bytes can't be made: %s",
-				(unsigned long long)bytes, strerror(-err));
-	pool_stats(e->pool, &stats);
-	e->stats.kv_bytes = stats.bytes;
-	e->chunks = calloc(stats.n_chunks, sizeof(*e->chunks));
-	return e->chunks ? 0 : -ENOMEM;
-}
-
 static int create_host(struct engine *e, uint64_t bytes, struct diag *diag)
 {
 	int err;
@@ -613,6 +595,8 @@ static struct engine *engine_alloc(const struct engine_config *config)
 
 int engine_new(struct engine **out, const struct engine_config *config, struct diag *diag)
 {
+	_cleanup_(fd_closep) int kept_pool = config->kept_pool > STDERR_FILENO ? config->kept_pool : -1;
+	_cleanup_(fd_closep) int kept_index = config->kept_index > STDERR_FILENO ? config->kept_index : -1;
 	_cleanup_(engine_freep) struct engine *e = NULL;
 	int err;
 
@@ -626,7 +610,7 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 	e = engine_alloc(config);
 	if (!e)
 		return -ENOMEM;
-	err = create_pool(e, config, diag);
+	err = engine_kept_open(e, config, &kept_pool, &kept_index, diag);
 	if (!err)
 		err = create_host(e, config->host_memory, diag);
 	if (!err)

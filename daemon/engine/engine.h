@@ -53,6 +53,13 @@ struct engine_config {
 	const char *disk_dir;
 	uint64_t disk_bytes;
 	void (*disk_event)(void *arg, const char *text);
+	/*
+	 * The memory of an earlier engine, as engine_kept_fds() gave it: its blocks are found again.  Both are taken
+	 * over, also on failure; at most 2 (the standard descriptors), -1: none.  Whatever is wrong with them means
+	 * that nothing is kept.
+	 */
+	int kept_pool, kept_index;
+	bool kv_memory_auto;		/* kv_memory is a suggestion: the kept pool's size, if that is more, wins */
 	bool no_cache;			/* recompute the whole sequence for every token: a baseline */
 	uint64_t step_delay_ns;		/* tests: sleep before each step */
 };
@@ -113,6 +120,22 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
  */
 void engine_free(struct engine *e);
 CLEANUP_DEFINE(struct engine, engine_free)
+
+/*
+ * The memfds that hold pool and index, for somebody who keeps them (duplicates of them) beyond this process, however
+ * it ends.  Valid until engine_free(); -1 both where nothing can be kept: no_cache, a device whose memory the host
+ * does not reach.  Any thread.
+ */
+void engine_kept_fds(const struct engine *e, int *pool, int *index);
+
+/* What was found in the descriptors that engine_new() was given.  Never changes: any thread. */
+struct engine_kept {
+	bool given, taken;		/* there were descriptors; they are in use */
+	uint64_t n_blocks;		/* good ones: their models' to find, once they are loaded */
+	uint64_t n_dropped;		/* others */
+	char why[128];			/* not taken, or blocks dropped: a sentence; else "" */
+};
+void engine_kept(const struct engine *e, struct engine_kept *out);
 
 /*
  * Any thread; requests of other models go on meanwhile.  model outlives what
