@@ -12,34 +12,6 @@
 /* A string of the daemon, which the codec has checked for length. */
 #define COPY(dst, src) snprintf(dst, sizeof(dst), "%s", src)
 
-/* *message begins with its id, which is filled in.  *out is the answered call, to be freed. */
-static int ask(struct kvd_client *c, enum kvd_message question, enum kvd_message expected, void *message,
-	       struct call **out)
-{
-	_cleanup_(codec_buf_deinit) struct codec_buf buf = CODEC_BUF_NULL;
-	struct call *call;
-	int r;
-
-	if (c->broken)
-		return client_still_broken(c);
-	call = call_new(c, expected);
-	if (!call)
-		return -ENOMEM;
-	memcpy(message, &call->id, sizeof(call->id));
-	r = codec_encode(&buf, question, message);
-	if (r == -EINVAL)
-		client_fail(c, r, "the name of a model or namespace, or the number of an entry, is not valid");
-	if (!r)
-		r = call_exchange(c, call, &buf);
-	if (!r && call->reply->id == KVD_MSG_ERROR)
-		r = call_refused(c, &call->reply->error);
-	if (r)
-		call_finish(c, call);
-	else
-		*out = call;
-	return r;
-}
-
 static void fill_entry(struct kvd_cache_entry *out, const struct msg_cache_entry *m)
 {
 	*out = (struct kvd_cache_entry){
@@ -87,7 +59,7 @@ static int list(struct kvd_client *c, const char *model, const char *ns, struct 
 
 	do {
 		struct call *call = NULL;
-		int r = ask(c, KVD_MSG_CACHE_LS, KVD_MSG_CACHE_LS_REPLY, &m, &call);
+		int r = call_ask(c, KVD_MSG_CACHE_LS, KVD_MSG_CACHE_LS_REPLY, &m, &call);
 
 		if (!r)
 			r = add_page(c, l, &call->reply->cache_ls_reply);
@@ -128,7 +100,7 @@ KVD_API int kvd_cache_show(struct kvd_client *c, const char *model, uint64_t ent
 	struct call *call = NULL;
 
 	client_enter(c);
-	int r = ask(c, KVD_MSG_CACHE_SHOW, KVD_MSG_CACHE_SHOW_REPLY, &m, &call);
+	int r = call_ask(c, KVD_MSG_CACHE_SHOW, KVD_MSG_CACHE_SHOW_REPLY, &m, &call);
 	if (!r) {
 		const struct msg_cache_show_reply *reply = &call->reply->cache_show_reply;
 
@@ -151,7 +123,7 @@ static int change(struct kvd_client *c, enum kvd_message question, void *message
 	struct call *call = NULL;
 
 	client_enter(c);
-	int r = ask(c, question, KVD_MSG_CACHE_DONE, message, &call);
+	int r = call_ask(c, question, KVD_MSG_CACHE_DONE, message, &call);
 	if (!r && out) {
 		const struct msg_cache_done *done = &call->reply->cache_done;
 

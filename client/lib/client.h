@@ -184,5 +184,11 @@ int call_exchange(struct kvd_client *c, struct call *call, const struct codec_bu
 void call_finish(struct kvd_client *c, struct call *call);
 /* Remembers why the daemon refused; KVD_E_REFUSED. */
 int call_refused(struct kvd_client *c, const struct msg_error *e);
+/*
+ * A whole question: *message begins with its id, which is filled in.  *out is the answered call, to be freed by
+ * call_free(); an answer that is an error is call_refused().
+ */
+int call_ask(struct kvd_client *c, enum kvd_message question, enum kvd_message expected, void *message,
+	     struct call **out);
 
 #endif

@@ -86,8 +86,8 @@ int call_refused(struct kvd_client *c, const struct msg_error *e)
 	return client_fail(c, KVD_E_REFUSED, "%s", e->message);
 }
 
-/* A whole question without arguments: *out is the answered call, to be freed. */
-static int ask(struct kvd_client *c, enum kvd_message question, enum kvd_message expected, struct call **out)
+int call_ask(struct kvd_client *c, enum kvd_message question, enum kvd_message expected, void *message,
+	     struct call **out)
 {
 	_cleanup_(codec_buf_deinit) struct codec_buf buf = CODEC_BUF_NULL;
 	struct call *call;
@@ -98,9 +98,10 @@ static int ask(struct kvd_client *c, enum kvd_message question, enum kvd_message
 	call = call_new(c, expected);
 	if (!call)
 		return -ENOMEM;
-	/* msg_status, msg_models and msg_ps are an id each */
-	struct msg_status m = { .id = call->id };
-	r = codec_encode(&buf, question, &m);
+	memcpy(message, &call->id, sizeof(call->id));
+	r = codec_encode(&buf, question, message);
+	if (r == -EINVAL)
+		client_fail(c, r, "the name of a model or namespace, or the number of an entry, is not valid");
 	if (!r)
 		r = call_exchange(c, call, &buf);
 	if (!r && call->reply->id == KVD_MSG_ERROR)
@@ -143,7 +144,7 @@ KVD_API int kvd_status(struct kvd_client *c, struct kvd_status *out)
 	struct call *call = NULL;
 
 	client_enter(c);
-	int r = ask(c, KVD_MSG_STATUS, KVD_MSG_STATUS_REPLY, &call);
+	int r = call_ask(c, KVD_MSG_STATUS, KVD_MSG_STATUS_REPLY, &(struct msg_status){ 0 }, &call);
 	if (!r)
 		fill_status(out, &call->reply->status_reply);
 	call_free(call);
@@ -174,7 +175,7 @@ KVD_API int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *
 	struct call *call = NULL;
 
 	client_enter(c);
-	int r = ask(c, KVD_MSG_MODELS, KVD_MSG_MODELS_REPLY, &call);
+	int r = call_ask(c, KVD_MSG_MODELS, KVD_MSG_MODELS_REPLY, &(struct msg_models){ 0 }, &call);
 	if (!r) {
 		const struct msg_models_reply *m = &call->reply->models_reply;
 		struct kvd_model *list = calloc(m->n_models ? m->n_models : 1, sizeof(*list));
@@ -208,7 +209,7 @@ KVD_API int kvd_ps(struct kvd_client *c, struct kvd_process **list, size_t *n)
 	struct call *call = NULL;
 
 	client_enter(c);
-	int r = ask(c, KVD_MSG_PS, KVD_MSG_PS_REPLY, &call);
+	int r = call_ask(c, KVD_MSG_PS, KVD_MSG_PS_REPLY, &(struct msg_ps){ 0 }, &call);
 	if (!r) {
 		const struct msg_ps_reply *m = &call->reply->ps_reply;
 		struct kvd_process *p = calloc(m->n_processes ? m->n_processes : 1, sizeof(*p));
