@@ -464,6 +464,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 		r = read_delay("KVD_TEST_LOAD_DELAY_MS", &c->server.load_delay_ns, diag);
 	if (r)
 		return r;
+	c->server.proc_dir = getenv("KVD_TEST_PROC");
 	c->server.socket_path = c->socket;
 	c->server.socket_mode = (mode_t)c->socket_mode;
 	c->server.models = (const char *const *)c->models;

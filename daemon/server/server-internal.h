@@ -26,6 +26,8 @@
 
 struct event;
 struct event_base;
+struct fdstore;
+struct life;
 struct session;
 
 struct server {
@@ -41,6 +43,9 @@ struct server {
 	struct models *models;
 	struct stats_pages *pages;
 
+	struct fdstore *fdstore;
+	struct life *life;		/* NULL: there is no service manager */
+	struct event *life_timer;
 	struct listener *listener;
 	struct acceptor acceptor;
 	int signal_fd;

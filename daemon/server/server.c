@@ -13,6 +13,8 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include "daemon/server/fdstore.h"
+#include "daemon/server/life.h"
 #include "daemon/server/log.h"
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
@@ -23,6 +25,7 @@
 #define N_WORKERS 2
 #define WORKER_QUEUE_MAX 1024
 #define STATS_INTERVAL_US 250000
+#define LIFE_INTERVAL_S 10
 #define DESCRIPTORS_WANTED 8192		/* two for each session, and those on their way to clients */
 
 /* --- for the other files of the server -------------------------------------------- */
@@ -252,17 +255,67 @@ static uid_t overflow_uid(void)
 
 static int open_listener(struct server *s, struct diag *diag)
 {
-	int n = sd_listen_fds(1);
+	_cleanup_(fd_closep) int passed = -1;
+	int r = fdstore_new(&s->fdstore, &passed, diag);
 
-	if (n < 0)
-		return diag_set(diag, n, "socket: cannot take over what the service manager passed: %s",
-				strerror(-n));
-	if (n > 1)
-		return diag_set(diag, -EINVAL, "socket: the service manager passed %d sockets, one is wanted",
-				n);
-	if (n == 1)
-		return listener_adopt(&s->listener, SD_LISTEN_FDS_START, diag);
-	return listener_new(&s->listener, s->config.socket_path, s->config.socket_mode, diag);
+	if (r)
+		return r;
+	if (passed < 0)
+		return listener_new(&s->listener, s->config.socket_path, s->config.socket_mode, diag);
+	r = listener_adopt(&s->listener, passed, diag);
+	if (!r)
+		fd_steal(&passed);
+	return r;
+}
+
+static void on_life_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct server *s = arg;
+
+	life_note(s->life);
+}
+
+/* What an earlier process has left is dropped where it may be what ended that one. */
+static void judge_last_life(struct server *s)
+{
+	const char *why = NULL;
+
+	switch (life_last(s->life)) {
+	case LIFE_OUT_OF_MEMORY:
+		why = "memory ran out, and the kernel killed";
+		break;
+	case LIFE_CRASHES:
+		why = "it crashed again and again";
+		break;
+	case LIFE_NONE:
+	case LIFE_ENDED:
+	case LIFE_BROKEN:
+		return;
+	}
+	log_warning("the cache in memory of the process before is dropped: %s", why);
+	fdstore_drop(s->fdstore, FDSTORE_POOL);
+	fdstore_drop(s->fdstore, FDSTORE_INDEX);
+}
+
+/* Only a service manager keeps anything for the next process. */
+static int begin_life(struct server *s)
+{
+	struct timeval tick = { .tv_sec = LIFE_INTERVAL_S };
+	const char *proc = s->config.proc_dir ? s->config.proc_dir : "/proc";
+	int r;
+
+	if (!fdstore_offered(s->fdstore))
+		return 0;
+	r = life_new(&s->life, fdstore_take(s->fdstore, FDSTORE_LIFE), proc, "/sys/fs/cgroup");
+	if (r)
+		return r;
+	judge_last_life(s);
+	fdstore_put(s->fdstore, FDSTORE_LIFE, life_fd(s->life));
+	life_watch_crashes(s->life);
+	s->life_timer = event_new(s->base, -1, EV_PERSIST, on_life_timer, s);
+	if (!s->life_timer || event_add(s->life_timer, &tick) < 0)
+		return -ENOMEM;
+	return 0;
 }
 
 static int set_up_signals(struct server *s)
@@ -364,6 +417,8 @@ static int set_up(struct server *s, struct diag *diag)
 		return r;
 	r = set_up_loop(s);
 	if (!r)
+		r = begin_life(s);
+	if (!r)
 		r = accounts_new(&s->accounts, &limits);
 	if (!r)
 		r = stats_pages_new(&s->pages, s->accounts, s->started_ns);
@@ -422,6 +477,8 @@ static void wind_down(struct server *s)
 	list_for_each_safe(e, next, &s->sessions)
 		session_free(list_entry(e, struct session, link));
 	mailbox_deliver(s->mailbox);
+	if (s->life)
+		life_end(s->life);
 }
 
 int server_run(struct server *s)
@@ -463,9 +520,12 @@ void server_free(struct server *s)
 	free_event(s->signal_event);
 	free_event(s->stats_timer);
 	free_event(s->idle_timer);
+	free_event(s->life_timer);
 	if (s->base)
 		event_base_free(s->base);
 	fd_closep(&s->signal_fd);
+	life_free(s->life);
+	fdstore_free(s->fdstore);
 	free(s->receive_buffer);
 	codec_buf_deinit(&s->send_buffer);
 	free(s);

@@ -40,6 +40,7 @@ struct server_config {
 	bool attention_mass;		/* of blocks, measured for eviction */
 	bool no_cache;
 	uint64_t step_delay_ns, load_delay_ns;	/* tests: before each step, after each read of a model */
+	const char *proc_dir;		/* tests: in place of /proc, where the kernel's kills are counted; or NULL */
 	uint32_t max_sessions, max_queue;	/* in all */
 	uint32_t uid_sessions, uid_requests;	/* for each uid */
 	uint64_t uid_memory, uid_kv_memory;	/* for each uid, bytes; uid_kv_memory 0: no limit */
