@@ -10,8 +10,9 @@
  *	kvd-index	what is in it		engine.h, kept_index
  *	kvd-life	how it ended		life.h
  *
- * A memfd is open for reading and writing, and sealed so that its size can't change.  Anything else, a name that
- * comes twice, and a pool without index or the other way round are closed, taken out of the store, and logged in a line.
+ * A memfd is open for reading and writing, and sealed so that its size can't change.  Anything else, a name
+ * that comes twice, and a pool without index or the other way round are closed, taken out of the store, and
+ * logged in a line.
  *
  * Without $NOTIFY_SOCKET nothing is stored.  A manager that keeps nothing does not say so:
  * the messages are lost then.

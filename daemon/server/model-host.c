@@ -7,6 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/server/fdstore.h"
+#include "daemon/server/log.h"
 #include "daemon/server/memory-left.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
@@ -15,6 +17,7 @@
 struct model_host {
 	const struct server_config *config;
 	struct accounts *accounts;
+	struct fdstore *fdstore;
 	struct kb_backend *backend;
 	_Atomic(struct engine *) engine;
 };
@@ -91,6 +94,24 @@ static uint64_t default_kv_memory(const struct model *model, const struct kb_geo
 	return budget;
 }
 
+/* What the engine has found is told, and what it uses now is left to the next process. */
+static void keep_memory(struct model_host *h, const struct engine *engine)
+{
+	struct engine_kept kept = { 0 };
+	int pool, index;
+
+	engine_kept(engine, &kept);
+	if (kept.taken)
+		log_info("the cache in memory of the process before: %llu blocks, %llu dropped%s%s",
+			 (unsigned long long)kept.n_blocks, (unsigned long long)kept.n_dropped,
+			 kept.why[0] ? ": " : "", kept.why);
+	else if (kept.given)
+		log_warning("the cache in memory of the process before is dropped: %s", kept.why);
+	engine_kept_fds(engine, &pool, &index);
+	fdstore_put(h->fdstore, FDSTORE_POOL, pool);
+	fdstore_put(h->fdstore, FDSTORE_INDEX, index);
+}
+
 static int start_engine(struct model_host *h, const struct model *model, struct diag *diag)
 {
 	struct kb_geometry geometry = { 0 };
@@ -106,6 +127,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.attention_mass = h->config->attention_mass,
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
+		.kv_memory_auto = !h->config->kv_memory,
 	};
 	struct engine *engine;
 	int r;
@@ -116,10 +138,14 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 	config.block_bytes = geometry.block_bytes;
 	if (!config.kv_memory)
 		config.kv_memory = default_kv_memory(model, &geometry, config.block_tokens);
+	config.kept_pool = fdstore_take(h->fdstore, FDSTORE_POOL);
+	config.kept_index = fdstore_take(h->fdstore, FDSTORE_INDEX);
 	r = engine_new(&engine, &config, diag);
-	if (!r)
-		atomic_store(&h->engine, engine);
-	return r;
+	if (r)
+		return r;
+	keep_memory(h, engine);
+	atomic_store(&h->engine, engine);
+	return 0;
 }
 
 /* --- loading ----------------------------------------------------------------------- */
@@ -205,7 +231,7 @@ void model_host_unload(struct model_host *h, struct hosted_model *m)
 /* --- life --------------------------------------------------------------------------- */
 
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
-		   struct diag *diag)
+		   struct fdstore *fdstore, struct diag *diag)
 {
 	struct kb_cpu_options options = { .n_threads = config->n_threads, .level = config->cpu_level };
 	struct model_host *h = calloc(1, sizeof(*h));
@@ -215,6 +241,7 @@ int model_host_new(struct model_host **out, const struct server_config *config, 
 		return -ENOMEM;
 	h->config = config;
 	h->accounts = accounts;
+	h->fdstore = fdstore;
 	r = kb_cpu_open(&options, &h->backend);
 	if (r)
 		free(h);

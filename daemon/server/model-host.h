@@ -20,11 +20,15 @@
 #include "ipc/base/account.h"
 #include "ipc/protocol.h"
 
+struct fdstore;
 struct model_host;
 
-/* Opens the backend; config and accounts outlive the host.  0 or -errno; diag says what is wrong. */
+/*
+ * Opens the backend; config, accounts and fdstore outlive the host.  The engine gets what an earlier one has left in
+ * fdstore, and leaves its own there.  0 or -errno; diag says what is wrong.
+ */
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
-		   struct diag *diag);
+		   struct fdstore *fdstore, struct diag *diag);
 /* Ends the engine: every request gets its last record.  Nothing loads any more. */
 void model_host_stop(struct model_host *h);
 /* After model_host_stop(), when every model is unloaded. */

@@ -488,7 +488,7 @@ int models_new(struct models **out, const struct models_config *config, struct d
 	t->drain_timer = event_new(config->base, -1, 0, on_drain, t);
 	if (!t->drain_timer)
 		return -ENOMEM;
-	r = model_host_new(&t->host, config->config, config->accounts, diag);
+	r = model_host_new(&t->host, config->config, config->accounts, config->fdstore, diag);
 	if (!r)
 		r = workers_new(&t->loader, config->mailbox, KVD_MODELS_MAX);
 	if (!r)

@@ -81,6 +81,7 @@ struct models_config {
 	struct event_base *base;
 	struct mailbox *mailbox;
 	struct accounts *accounts;
+	struct fdstore *fdstore;
 	struct workers *workers;
 	/* A load has ended: m is READY, or FAILED and about to go.  m->asker is who waits. */
 	void (*loaded)(void *arg, struct served_model *m);

@@ -378,7 +378,8 @@ static int load_models(struct server *s, struct diag *diag)
 {
 	const struct models_config config = {
 		.config = &s->config, .base = s->base, .mailbox = s->mailbox, .accounts = s->accounts,
-		.workers = s->workers, .loaded = server_loaded, .unloaded = server_unloaded, .arg = s,
+		.fdstore = s->fdstore, .workers = s->workers, .loaded = server_loaded,
+		.unloaded = server_unloaded, .arg = s,
 	};
 	char name[KVD_MODEL_NAME_MAX + 1];
 	int r = models_new(&s->models, &config, diag);
