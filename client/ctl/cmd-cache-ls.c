@@ -76,11 +76,7 @@ static int print_table(const struct ctl *ctl, const struct cache_rows *r)
 	table_init(&t, columns, sizeof(columns) / sizeof(columns[0]));
 	for (size_t i = r->first; i != CACHE_ROW_NONE; i = cache_rows_next(r, i))
 		add_row(&t, r, i);
-	int status = table_print(&t) ? CTL_FAILED : CTL_OK;
-	table_deinit(&t);
-	if (status)
-		ctl_error(ctl, "out of memory");
-	return status;
+	return table_finish(ctl, &t);
 }
 
 /* --- elsewhere --- */

@@ -57,11 +57,7 @@ static int print_table(const struct ctl *ctl, const struct kvd_model *list, size
 		table_cell(&t, "%s", *m->chat_template ? m->chat_template : "-");
 		table_cell(&t, "%s", m->title);
 	}
-	int r = table_print(&t);
-	table_deinit(&t);
-	if (r)
-		ctl_error(ctl, "out of memory");
-	return r ? CTL_FAILED : CTL_OK;
+	return table_finish(ctl, &t);
 }
 
 int cmd_models(struct ctl *ctl, int argc, char **argv)

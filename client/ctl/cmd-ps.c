@@ -55,11 +55,7 @@ static int print_table(const struct ctl *ctl, const struct kvd_process *list, si
 		table_cell(&t, "%" PRIu32, p->blocks);
 		table_cell(&t, "%s", format_duration(buf, p->age_ns));
 	}
-	int r = table_print(&t);
-	table_deinit(&t);
-	if (r)
-		ctl_error(ctl, "out of memory");
-	return r ? CTL_FAILED : CTL_OK;
+	return table_finish(ctl, &t);
 }
 
 int cmd_ps(struct ctl *ctl, int argc, char **argv)

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -59,15 +58,11 @@ static void print_row(const struct table *t, const char *const *cells, const siz
 	}
 }
 
-int table_print(const struct table *t)
+static void print(const struct table *t)
 {
 	const char *titles[TABLE_COLUMNS_MAX];
 	size_t widths[TABLE_COLUMNS_MAX];
 
-	if (t->failed)
-		return -ENOMEM;
-	if (!t->n_columns)
-		return 0;
 	for (size_t i = 0; i < t->n_columns; i++) {
 		titles[i] = t->columns[i].title;
 		widths[i] = text_columns(titles[i]);
@@ -80,7 +75,18 @@ int table_print(const struct table *t)
 	print_row(t, titles, widths);
 	for (size_t i = 0; i + t->n_columns <= t->n_cells; i += t->n_columns)
 		print_row(t, (const char *const *)t->cells + i, widths);
-	return 0;
+}
+
+int table_finish(const struct ctl *ctl, struct table *t)
+{
+	bool failed = t->failed;
+
+	if (!failed && t->n_columns)
+		print(t);
+	table_deinit(t);
+	if (failed)
+		ctl_error(ctl, "out of memory");
+	return failed ? CTL_FAILED : CTL_OK;
 }
 
 const char *format_bytes(char buf[FORMAT_MAX], uint64_t bytes)

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/ctl/ctl.h"
+
 #define TABLE_COLUMNS_MAX 12
 
 struct table_column {
@@ -24,11 +26,11 @@ struct table {
 
 void table_init(struct table *t, const struct table_column *columns, size_t n_columns);
 void table_deinit(struct table *t);
-/* The next cell, row by row; memory failures show in table_print(). */
+/* The next cell, row by row; memory failures show in table_finish(). */
 __attribute__((format(printf, 2, 3)))
 void table_cell(struct table *t, const char *fmt, ...);
-/* Titles and rows; 0 or -ENOMEM. */
-int table_print(const struct table *t);
+/* Prints titles and rows, and is deinitialised; an exit status, with what went wrong said. */
+int table_finish(const struct ctl *ctl, struct table *t);
 
 /* "1.5 GiB", "3 d 04:05", "135 M"; all at most FORMAT_MAX bytes with the NUL. */
 #define FORMAT_MAX 32

@@ -2,7 +2,6 @@
 """kvctl as a person uses it."""
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -11,6 +10,7 @@ import time
 import kvdclient as k
 import pytest
 from conftest import BUILD, PATIENCE, make_tiny
+from terminal import run_on_terminal
 
 
 def test_generate_prints_the_text_and_nothing_else(daemon, kvctl):
@@ -77,21 +77,8 @@ def test_closed_pipe_cancels(daemon, kvctl):
 
 def test_terminal_shows_no_control_characters(daemon, kvctl):
     """What a model says must not steer the terminal."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(kvctl.path, [str(kvctl.path), "--socket", str(daemon.socket), "generate", "--raw", "-t", "2",
+    _, out = run_on_terminal([kvctl.path, "--socket", daemon.socket, "generate", "--raw", "-t", "2",
                               "--seed", "3", "-n", "400", "--ignore-eos", "x"])
-    out = b""
-    while True:
-        try:
-            data = os.read(fd, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        out += data
-    os.waitpid(pid, 0)
-    os.close(fd)
     body = out.replace(b"\r\n", b"\n")
     # Our own progress line may return to the line's start and clear it.
     for own in (b"\r\x1b[K", b"\r", b"\x1b[K"):

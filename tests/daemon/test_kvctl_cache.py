@@ -2,12 +2,12 @@
 """kvctl cache: what it prints, asks and refuses, against a daemon."""
 import json
 import os
-import pty
 import shutil
 import subprocess
 
 import pytest
 from conftest import BUILD, PATIENCE, make_tiny
+from terminal import run_on_terminal
 
 BEGIN = "Once upon a time there was a very small model, which knew letters and nothing else; it went to the river and "
 UID = os.getuid()
@@ -36,25 +36,6 @@ def cache(kvctl, daemon):
 def rows(text):
     lines = [line.split("\t") for line in text.splitlines()]
     return [dict(zip(lines[0], line)) for line in lines[1:]]
-
-
-def on_terminal(args, answer=b""):
-    """(status, output) of a program on a terminal, which reads this."""
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(args[0], [str(a) for a in args])
-    os.write(fd, answer)
-    out = b""
-    while True:
-        try:
-            data = os.read(fd, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        out += data
-    os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out.decode()
 
 
 def test_warm(cache, daemon):
@@ -89,8 +70,8 @@ def test_ls_joins_and_branches(cache):
 def test_ls_on_a_terminal(cache, daemon):
     for end in ("swam over to the other side of it.", "stayed where it was for a while."):
         cache("warm", "--raw", BEGIN + end)
-    status, out = on_terminal([BUILD / "bin/kvctl", "--socket", daemon.socket, "cache", "ls"])
-    lines = out.splitlines()
+    status, out = run_on_terminal([BUILD / "bin/kvctl", "--socket", daemon.socket, "cache", "ls"])
+    lines = out.decode().splitlines()
     assert status == 0 and lines[0].split() == ["ID", "TOKENS", "SIZE", "TIER", "AGE", "USED", "HITS", "PINS", "EXPIRES", "UID",
                                                 "NAMESPACE", "TEXT"]
     at = lines[0].index("TEXT")
@@ -118,15 +99,15 @@ def test_show_pin_drop(cache):
 def test_wipe_asks(cache, daemon):
     kvctl = [BUILD / "bin/kvctl", "--socket", daemon.socket, "cache", "wipe"]
     cache("warm", "--raw", BEGIN)
-    status, out = on_terminal(kvctl, b"n\n")
-    assert status == 1 and "Remove all entries of this user" in out and "nothing was removed" in out
+    status, out = run_on_terminal(kvctl, b"n\n")
+    assert status == 1 and b"Remove all entries of this user" in out and b"nothing was removed" in out
     assert len(rows(cache("ls"))) == 1
-    status, out = on_terminal(kvctl, b"y\n")
-    assert status == 0 and "removed: " in out
+    status, out = run_on_terminal(kvctl, b"y\n")
+    assert status == 0 and b"removed: " in out
     assert rows(cache("ls")) == []
     cache("warm", "--raw", BEGIN)
-    status, out = on_terminal([*kvctl, "--all", "--yes"])
-    assert status == 0 and "Remove" not in out
+    status, out = run_on_terminal([*kvctl, "--all", "--yes"])
+    assert status == 0 and b"Remove" not in out
     cache("warm", "--raw", BEGIN)
     assert cache("wipe").startswith("removed: ")
 

@@ -5,7 +5,6 @@ import fcntl
 import json
 import mmap
 import os
-import pty
 import signal
 import socket
 import struct
@@ -16,6 +15,7 @@ import kvdclient as k
 import msgpack
 import pytest
 from conftest import BUILD, PATIENCE
+from terminal import run_on_terminal
 
 RING, ARENA = 1 << 20, 4 << 20
 SEALS_RO = 0x1 | 0x2 | 0x4 | 0x10       # SEAL SHRINK GROW FUTURE_WRITE
@@ -447,23 +447,6 @@ def test_json_lines(kvctl, fake):
          "usage": {"prompt_tokens": 4, "cached_tokens": 1, "generated_tokens": 2, "queue_ns": 5, "prefill_ns": 6,
                    "decode_ns": 7, "miss": "differs", "miss_token": 8, "miss_text": " \ufffd",
                    "miss_bytes": [32, 255]}}]
-
-
-def run_on_terminal(args):
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(args[0], [str(a) for a in args])
-    out = b""
-    while True:
-        try:
-            data = os.read(fd, 65536)
-        except OSError:
-            break
-        if not data:
-            break
-        out += data
-    os.close(fd)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out
 
 
 NASTY = b"a\x1b[2Jb\r\x07\x7f\xc2\x9bc\tB\xc3\xa4\xff\xe2\x82"
