@@ -24,6 +24,7 @@ enum kind {
 	KIND_SIZE,	/* uint64_t, K, M and G suffixes */
 	KIND_SIZE_AUTO,	/* the same, or "auto" = 0 */
 	KIND_SIZE_OFF,	/* the same, or "off" = 0 */
+	KIND_SIZE_DISK,	/* the same, or "auto" = SERVER_DISK_AUTO */
 	KIND_FLAG,	/* bool; in a file yes or no */
 	KIND_MODE,	/* int, octal */
 	KIND_CHOICE,	/* one word of `choices`; refused ones have a reason in set_choice() */
@@ -43,6 +44,7 @@ struct option_row {
 static const struct option_row rows[] = {
 	{ "config", KIND_STRING, FIELD(file), 0, 0, "FILE", "read settings from FILE" },
 	{ "model", KIND_MODELS, 0, 0, 0, "FILE", "a model, a GGUF file; may be repeated" },
+	{ "state-dir", KIND_STRING, FIELD(state_dir), 0, 0, "DIR", "where what is kept for good lies" },
 	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
 	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
@@ -52,6 +54,8 @@ static const struct option_row rows[] = {
 	  "memory for keys and values, e.g. 512M" },
 	{ "host-memory", KIND_SIZE_OFF, FIELD(server.host_memory), 8 << 20, 1ull << 43, "SIZE",
 	  "memory for compressed keys and values behind that; off: none" },
+	{ "disk", KIND_SIZE_DISK, FIELD(server.disk), 2 << 20, 1ull << 50, "SIZE",
+	  "disk space in the state directory for the cache; off: none" },
 	{ "ctx", KIND_NUMBER, FIELD(server.n_ctx), 0, 1u << 24, "N", "longest sequence, in tokens" },
 	{ "max-seqs", KIND_NUMBER, FIELD(server.max_seqs), 1, 1024, "N", "sequences that run at once" },
 	{ "threads", KIND_NUMBER, FIELD(server.n_threads), 0, 1024, "N", "threads that compute" },
@@ -188,8 +192,13 @@ static int set_size(uint64_t *field, const struct option_row *row, const char *v
 	int r;
 
 	if ((row->kind == KIND_SIZE_AUTO && strcmp(value, "auto") == 0) ||
-	    (row->kind == KIND_SIZE_OFF && (strcmp(value, "off") == 0 || strcmp(value, "0") == 0))) {
+	    ((row->kind == KIND_SIZE_OFF || row->kind == KIND_SIZE_DISK) &&
+	     (strcmp(value, "off") == 0 || strcmp(value, "0") == 0))) {
 		*field = 0;
+		return 0;
+	}
+	if (row->kind == KIND_SIZE_DISK && strcmp(value, "auto") == 0) {
+		*field = SERVER_DISK_AUTO;
 		return 0;
 	}
 	r = parse_digits(value, 10, &end, &v);
@@ -281,6 +290,7 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 	case KIND_SIZE:
 	case KIND_SIZE_AUTO:
 	case KIND_SIZE_OFF:
+	case KIND_SIZE_DISK:
 		return set_size(field, row, value, diag);
 	case KIND_FLAG:
 		return set_flag(row->offset ? field : NULL, row, value, diag);
@@ -433,6 +443,41 @@ static int default_socket(char **out)
 	return 0;
 }
 
+/*
+ * What is kept for good is so only where somebody has said that it may: by naming a directory, by $STATE_DIRECTORY
+ * of the service manager, or by a size.  *out stays NULL where there is no place.
+ */
+static int default_state_dir(struct config *c)
+{
+	const char *service = getenv("STATE_DIRECTORY"), *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	int r = 0;
+
+	c->server.state_dir_named = c->state_dir || (service && service[0] == '/');
+	if (c->state_dir)
+		return 0;
+	if (c->server.state_dir_named)
+		r = asprintf(&c->state_dir, "%.*s", (int)strcspn(service, ":"), service);
+	else if (geteuid() == 0)
+		r = asprintf(&c->state_dir, "/var/lib/kvd");
+	else if (state && state[0] == '/')
+		r = asprintf(&c->state_dir, "%s/kvd", state);
+	else if (home && home[0] == '/')
+		r = asprintf(&c->state_dir, "%s/.local/state/kvd", home);
+	if (r < 0)
+		c->state_dir = NULL;
+	return r < 0 ? -ENOMEM : 0;
+}
+
+static int fill_disk(struct config *c)
+{
+	int r = default_state_dir(c);
+
+	if (!r && c->server.disk == SERVER_DISK_AUTO && !c->server.state_dir_named)
+		c->server.disk = 0;
+	c->server.state_dir = c->state_dir;
+	return r;
+}
+
 /* Milliseconds of the environment, for tests. */
 static int read_delay(const char *name, uint64_t *out_ns, struct diag *diag)
 {
@@ -462,6 +507,8 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	r = read_delay("KVD_TEST_STEP_DELAY_MS", &c->server.step_delay_ns, diag);
 	if (!r)
 		r = read_delay("KVD_TEST_LOAD_DELAY_MS", &c->server.load_delay_ns, diag);
+	if (!r)
+		r = fill_disk(c);
 	if (r)
 		return r;
 	c->server.proc_dir = getenv("KVD_TEST_PROC");
@@ -479,6 +526,7 @@ static void set_defaults(struct config *c)
 		.socket_mode = -1,
 		.server = {
 			.attention_mass = true,
+			.disk = SERVER_DISK_AUTO,
 			.block_tokens = 16,
 			.max_seqs = 16,
 			.prefill_quantum = 256,
@@ -552,6 +600,7 @@ void config_deinit(struct config *c)
 	free(c->socket);
 	free(c->cpu_level);
 	free(c->cache_groups);
+	free(c->state_dir);
 	*c = (struct config){ 0 };
 }
 
@@ -610,6 +659,12 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 		break;
 	case KIND_SIZE_OFF:
 		print_size(f, row->name, *(const uint64_t *)field, "off");
+		break;
+	case KIND_SIZE_DISK:
+		if (*(const uint64_t *)field == SERVER_DISK_AUTO)
+			fprintf(f, "%s = auto\n", row->name);
+		else
+			print_size(f, row->name, *(const uint64_t *)field, "off");
 		break;
 	case KIND_FLAG:
 		fprintf(f, "%s = %s\n", row->name, !row->offset || *(const bool *)field ? "yes" : "no");

@@ -30,7 +30,7 @@ struct config {
 	struct server_config server;	/* its strings point below */
 	char *file;			/* --config */
 	char **models;			/* [server.n_models] */
-	char *socket, *cpu_level, *cache_groups;
+	char *socket, *cpu_level, *cache_groups, *state_dir;
 	int socket_mode;		/* -1: by who runs the daemon */
 	uint64_t given;			/* bit per row: set by the file, or by the command line */
 };

@@ -144,8 +144,7 @@ __attribute__((noreturn))
 static void become_daemon(const struct launch *l, int log_fd, int report)
 {
 	const char *const argv[] = { "kvd", "--model", l->model, "--socket", l->socket, "--idle-exit",
-				     IDLE_EXIT,
-				     NULL };
+				     IDLE_EXIT, "--disk", "off", NULL };
 	sigset_t none;
 
 	setsid();

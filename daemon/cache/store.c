@@ -23,8 +23,6 @@ struct store {
 	pthread_t thread;
 	bool running;
 	uint32_t max_queue;
-	void (*wake)(void *arg);
-	void *arg;
 	int lock_fd;
 
 	/* The store's thread. */
@@ -37,6 +35,8 @@ struct store {
 	pthread_cond_t work;
 	struct list urgent, writes, done;
 	uint32_t n_writes;
+	void (*wake)(void *arg);
+	void *wake_arg;
 	bool stop;
 	struct store_stats stats;	/* the disk's as last seen, and dropped_full */
 	uint64_t dropped_full, dropped_wiped;
@@ -156,6 +156,14 @@ void store_stats(struct store *s, struct store_stats *out)
 	pthread_mutex_unlock(&s->lock);
 }
 
+void store_set_wake(struct store *s, void (*wake)(void *arg), void *arg)
+{
+	pthread_mutex_lock(&s->lock);
+	s->wake = wake;
+	s->wake_arg = arg;
+	pthread_mutex_unlock(&s->lock);
+}
+
 int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity,
 		   uint32_t block_tokens, uint64_t block_bytes)
 {
@@ -232,9 +240,10 @@ static void complete(struct store *s, struct store_request *r, enum store_result
 	first = list_empty(&s->done);
 	list_push_back(&s->done, &r->link);
 	publish(s);
-	pthread_mutex_unlock(&s->lock);
+	/* Under the lock: who is woken may be about to go. */
 	if (first && s->wake)
-		s->wake(s->arg);
+		s->wake(s->wake_arg);
+	pthread_mutex_unlock(&s->lock);
 }
 
 /* Commits what was written and tells its writers. */
@@ -629,15 +638,17 @@ int store_new(struct store **out, const struct store_config *c, struct diag *dia
 	pthread_cond_init(&s->work, NULL);
 	s->max_queue = c->max_queue ? c->max_queue : STORE_QUEUE_MAX;
 	s->wake = c->wake;
-	s->arg = s->disk.arg = c->arg;
+	s->wake_arg = s->disk.arg = c->arg;
 	s->disk.event = c->event;
 	s->disk.io = c->io;
 	s->disk.max_bytes = c->max_bytes;
 	s->disk.retry_ns = c->retry_ns ? c->retry_ns : RETRY_NS;
 	s->disk.hash_mask = c->hash_bits && c->hash_bits < 64 ? (UINT64_C(1) << c->hash_bits) - 1 : UINT64_MAX;
 	r = open_disk(s, c, diag);
-	if (!r)
-		r = start(s);
+	if (r)
+		return r;
+	publish(s);
+	r = start(s);
 	if (r)
 		return r;
 	*out = steal_ptr(s);

@@ -54,9 +54,9 @@ struct store_config {
 	uint64_t retry_ns;		/* the first pause after an error, doubled each time; 0: a second */
 	/* On the store's thread: one sentence for the log. */
 	void (*event)(void *arg, const char *text);
-	/* On the store's thread: there is something for store_poll() after there was nothing. */
+	/* See store_set_wake(). */
 	void (*wake)(void *arg);
-	void *arg;
+	void *arg;			/* of both */
 	/* For tests. */
 	const struct store_io *io;
 	uint32_t hash_bits;		/* of the tokens' hashes that are used; 0: 64 */
@@ -64,6 +64,11 @@ struct store_config {
 
 /* -EBUSY: another daemon uses the directory; -EINVAL, -ENOMEM; -errno of making or opening it; with a sentence. */
 int store_new(struct store **out, const struct store_config *config, struct diag *diag);
+/*
+ * wake: called on the store's thread when there is something for store_poll() after there was nothing; it
+ * calls nothing of the store's. NULL: nobody waits. Once this has returned, what was set before is not called any more.
+ */
+void store_set_wake(struct store *s, void (*wake)(void *arg), void *arg);
 /* Handles what is queued, commits, closes all and ends the thread; store_poll() then delivers the last requests. */
 void store_stop(struct store *s);
 /* After store_stop() and store_poll(); every root was put away. */

@@ -60,19 +60,12 @@ static void wake(void *arg)
 	pthread_mutex_unlock(&e->lock);
 }
 
-int engine_disk_open(struct engine *e, const struct engine_config *config, struct diag *diag)
+void engine_disk_open(struct engine *e, struct store *store)
 {
-	struct store_config store = {
-		.dir = config->disk_dir,
-		.max_bytes = config->disk_bytes,
-		.event = config->disk_event,
-		.wake = wake,
-		.arg = e,
-	};
-
-	if (!config->disk_dir || !config->disk_bytes || config->no_cache)
-		return 0;
-	return store_new(&e->store, &store, diag);
+	if (!store || e->no_cache)
+		return;
+	e->store = store;
+	store_set_wake(store, wake, e);
 }
 
 static void add_model(struct engine *e, struct engine_model *em)
@@ -128,9 +121,7 @@ void engine_disk_close(struct engine *e)
 {
 	if (!e->store)
 		return;
-	store_stop(e->store);
-	store_poll(e->store);
-	store_free(e->store);
+	store_set_wake(e->store, NULL, NULL);
 	e->store = NULL;
 }
 

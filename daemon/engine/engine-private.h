@@ -9,7 +9,7 @@
  *   prefix.c     what a sequence takes from the prefix tree, and leaves there
  *   mass.c       how much attention its blocks draw
  *   prefix-miss.c  where else it could have had what it did not find
- *   disk.c       what the disk has of it
+ *   disk.c       what the disk has of it; disk-store.c opens it
  *   identity.c   what its numbers depend on
  *   kept.c       what an earlier process has left of it in memory
  *   step.c       one ragged batch through the model, and its tokens
@@ -227,9 +227,9 @@ enum sink_miss engine_prefix_miss(const struct engine_request *r, const struct t
 				  const struct tree_name *also);
 
 /* disk.c; without a disk all do nothing */
-/* Before the thread starts.  0, or why the directory can't be used. */
-int engine_disk_open(struct engine *e, const struct engine_config *config, struct diag *diag);
-/* After all models were removed; waits until what is queued is on disk. */
+/* Before the thread starts.  store: NULL, or the engine's from now on. */
+void engine_disk_open(struct engine *e, struct store *store);
+/* After all models were removed. */
 void engine_disk_close(struct engine *e);
 /* Of a model that has no requests; as long as the disk needs for what it has begun. */
 void engine_disk_remove(struct engine *e, struct engine_model *em);

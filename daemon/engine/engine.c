@@ -615,10 +615,9 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 		err = create_host(e, config->host_memory, diag);
 	if (!err)
 		err = create_batch(e, diag);
-	if (!err)
-		err = engine_disk_open(e, config, diag);
 	if (err)
 		return err;
+	engine_disk_open(e, config->store);
 	engine_publish(e);
 	err = start_thread(e);
 	if (err)

@@ -37,6 +37,7 @@
 
 struct engine;
 struct engine_model;	/* a model in the engine */
+struct store;
 
 struct engine_config {
 	struct kb_backend *backend;
@@ -49,10 +50,8 @@ struct engine_config {
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
 	uint32_t max_queue;		/* waiting requests; 0: 1024 */
 	bool attention_mass;		/* measure what blocks draw, for eviction, where the backend can */
-	/* Where blocks are kept for good; NULL or 0: nowhere.  disk_event: on another thread, a line for the log. */
-	const char *disk_dir;
-	uint64_t disk_bytes;
-	void (*disk_event)(void *arg, const char *text);
+	/* Where blocks are kept for good, the engine's alone until it is freed, and outlives it; NULL: nowhere. */
+	struct store *store;
 	/*
 	 * The memory of an earlier engine, as engine_kept_fds() gave it: its blocks are found again.  Both are taken
 	 * over, also on failure; at most 2 (the standard descriptors), -1: none.  Whatever is wrong with them means

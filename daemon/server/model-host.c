@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/engine/disk-store.h"
 #include "daemon/server/fdstore.h"
 #include "daemon/server/log.h"
 #include "daemon/server/memory-left.h"
@@ -19,6 +20,7 @@ struct model_host {
 	struct accounts *accounts;
 	struct fdstore *fdstore;
 	struct kb_backend *backend;
+	struct store *store;		/* NULL: no disk */
 	_Atomic(struct engine *) engine;
 };
 
@@ -125,6 +127,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.prefill_quantum = h->config->prefill_quantum,
 		.max_queue = h->config->max_queue,
 		.attention_mass = h->config->attention_mass,
+		.store = h->store,
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
 		.kv_memory_auto = !h->config->kv_memory,
@@ -230,6 +233,31 @@ void model_host_unload(struct model_host *h, struct hosted_model *m)
 
 /* --- life --------------------------------------------------------------------------- */
 
+/* Also on the disk's thread; a line is one write(2). */
+static void log_disk(void *arg, const char *text)
+{
+	log_warning("%s", text);
+}
+
+static int open_store(struct model_host *h, struct diag *diag)
+{
+	const struct disk_store_config config = {
+		.state_dir = h->config->state_dir,
+		.named = h->config->state_dir_named,
+		.max_bytes = h->config->disk == SERVER_DISK_AUTO ? DISK_STORE_AUTO : h->config->disk,
+		.event = log_disk,
+	};
+	int r;
+
+	if (!h->config->disk || h->config->no_cache)
+		return 0;
+	r = disk_store_open(&h->store, &config, diag);
+	if (!r && h->store)
+		log_info("cache on disk: in %s, at most %llu MiB", h->config->state_dir,
+			 (unsigned long long)disk_store_max_bytes(h->store) >> 20);
+	return r;
+}
+
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
 		   struct fdstore *fdstore, struct diag *diag)
 {
@@ -242,9 +270,16 @@ int model_host_new(struct model_host **out, const struct server_config *config, 
 	h->config = config;
 	h->accounts = accounts;
 	h->fdstore = fdstore;
-	r = kb_cpu_open(&options, &h->backend);
-	if (r)
+	r = open_store(h, diag);
+	if (r) {
 		free(h);
+		return r;
+	}
+	r = kb_cpu_open(&options, &h->backend);
+	if (r) {
+		disk_store_close(h->store);
+		free(h);
+	}
 	if (r == -ENOTSUP)
 		return diag_set(diag, r, "cpu-level: this machine lacks %s", config->cpu_level);
 	if (r)
@@ -263,6 +298,7 @@ void model_host_free(struct model_host *h)
 	if (!h)
 		return;
 	model_host_stop(h);
+	disk_store_close(h->store);
 	h->backend->ops->close(h->backend);
 	free(h);
 }

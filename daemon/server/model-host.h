@@ -2,8 +2,8 @@
 /*
  * model-host.h - backend and engine, and how a file becomes a model in them.
  *
- * The engine is made with the first model, whose context tells how much memory
- * for keys and values is worth having where none was asked for.
+ * The cache on disk is opened and locked at once.  The engine is made with the first model, whose
+ * context tells how much memory for keys and values is worth having where none was asked for.
  *
  * Thread: model_host_load() and model_host_unload() on any thread but the loop's, the
  * first on one at a time; they do what takes long.
@@ -24,7 +24,7 @@ struct fdstore;
 struct model_host;
 
 /*
- * Opens the backend; config, accounts and fdstore outlive the host.  The engine gets what an earlier one has left in
+ * Opens backend and disk; config, accounts and fdstore outlive the host.  The engine gets what an earlier one has left in
  * fdstore, and leaves its own there.  0 or -errno; diag says what is wrong.
  */
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,

@@ -22,6 +22,8 @@
 #include "ipc/base/cleanup.h"
 #include "ipc/base/error.h"
 
+#define SERVER_DISK_AUTO UINT64_MAX	/* as much as seems right for the file system */
+
 /* Strings are the caller's and outlive the server. */
 struct server_config {
 	const char *socket_path;
@@ -31,6 +33,9 @@ struct server_config {
 	const char *cpu_level;		/* NULL: the best that the CPU has */
 	uint64_t kv_memory;		/* bytes; 0: chosen by the machine's memory */
 	uint64_t host_memory;		/* bytes of the tier behind it; 0: none */
+	const char *state_dir;		/* NULL: nobody knows one */
+	bool state_dir_named;		/* by somebody: it is no default place */
+	uint64_t disk;			/* bytes of the cache in state_dir; 0: none; SERVER_DISK_AUTO */
 	uint32_t block_tokens;
 	uint32_t n_ctx;			/* 0: the model's own */
 	uint32_t max_seqs;

@@ -32,6 +32,9 @@ class Daemon:
         self.socket = pathlib.Path(socket) if socket else self.dir / "kvd.sock"
         self.log = self.dir / f"kvd-{time.monotonic_ns()}.log"
         self.stopped = False
+        # Nothing is left behind, or found, where a test does not ask for it.
+        if not any(str(o).startswith(("--disk", "--state-dir", "--config")) for o in options):
+            options = (*options, "--disk", "off")
         with open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
                 [program or BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],

@@ -6,6 +6,8 @@
 #ifndef KVD_TESTS_FIXTURE_H
 #define KVD_TESTS_FIXTURE_H
 
+#include "daemon/cache/store.h"
+
 #define MIB (UINT64_C(1) << 20)
 #define QUANTUM 8
 
@@ -70,6 +72,7 @@ struct fixture {
 	struct engine_model *em;	/* of fake_model */
 	struct accounts *accounts;
 	struct fake_client *client;	/* key 1 */
+	struct store *store;		/* NULL: none */
 };
 
 static const struct engine_config config_default __attribute__((unused)) = {
@@ -77,9 +80,19 @@ static const struct engine_config config_default __attribute__((unused)) = {
 	.attention_mass = true,
 };
 
+static inline struct store *open_store(const char *dir, uint64_t max_bytes)
+{
+	struct store_config config = { .dir = dir, .max_bytes = max_bytes };
+	struct diag diag = DIAG_NULL;
+	struct store *s = NULL;
+
+	assert_int_equal(store_new(&s, &config, &diag), 0);
+	return s;
+}
+
 static inline struct fixture start_with(const struct engine_config *config, struct accounts *accounts)
 {
-	struct fixture f = { .accounts = accounts, .client = fake_client_new(1) };
+	struct fixture f = { .accounts = accounts, .client = fake_client_new(1), .store = config->store };
 	struct engine_config c = *config;
 	struct diag diag = DIAG_NULL;
 
@@ -102,6 +115,9 @@ static inline void stop(struct fixture *f)
 	fake_allow(UINT64_MAX);
 	engine_free(f->engine);
 	engine_model_free(f->em);
+	if (f->store)
+		store_stop(f->store);
+	store_free(f->store);
 	fake_check_nothing_charged(f->accounts, 8);
 	accounts_free(f->accounts);
 	fake_client_free(f->client);

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/engine/disk-store.h"
 #include "tests/unit/engine/fake-model.h"
 #include "tests/unit/engine/fake-client.h"
 #include "tests/unit/engine/fixture.h"
@@ -42,8 +43,7 @@ static struct fixture start_disk(uint64_t disk_bytes)
 {
 	struct engine_config config = config_default;
 
-	config.disk_dir = dir;
-	config.disk_bytes = disk_bytes;
+	config.store = open_store(dir, disk_bytes);
 	return start(&config);
 }
 
@@ -110,8 +110,7 @@ static void test_below_tree(void **state)
 	struct fixture f;
 
 	config.kv_memory = 2 * MIB;	/* 4 blocks */
-	config.disk_dir = dir;
-	config.disk_bytes = 64 * MIB;
+	config.store = open_store(dir, 64 * MIB);
 	f = start(&config);
 	for (uint64_t id = 0; id < 12; id++) {
 		struct fake_request *next = id % 2 ? &other : &r;
@@ -233,19 +232,75 @@ static void test_damaged(void **state)
 	stop(&f);
 }
 
-static void test_refused(void **state)
-{
-	struct engine_config config = config_default;
-	struct fixture f = start_disk(64 * MIB);
-	struct diag diag = DIAG_NULL;
-	struct engine *e;
+/* --- the state directory --- */
 
-	config.accounts = f.accounts;
-	config.disk_dir = dir;
-	config.disk_bytes = 64 * MIB;
-	assert_int_equal(engine_new(&e, &config, &diag), -EBUSY);
-	assert_true(diag.text[0]);
-	stop(&f);
+static char last_event[256];
+
+static void note_event(void *arg, const char *text)
+{
+	snprintf(last_event, sizeof(last_event), "%s", text);
+}
+
+/* What is opened is a cache, NULL where it runs without one and says why. */
+static int open_state(struct store **out, const char *state_dir, bool named, uint64_t max_bytes)
+{
+	struct disk_store_config config = {
+		.state_dir = state_dir, .named = named, .max_bytes = max_bytes, .event = note_event,
+	};
+	struct diag diag = DIAG_NULL;
+	int r;
+
+	*out = NULL;
+	last_event[0] = '\0';
+	r = disk_store_open(out, &config, &diag);
+	assert_int_equal(r != 0, diag.text[0] != '\0');
+	assert_int_equal(!r && !*out, last_event[0] != '\0');
+	return r;
+}
+
+static void test_state_dir(void **state)
+{
+	char path[64], below[96];
+	struct store *s, *second;
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/state", dir);
+	assert_int_equal(open_state(&s, path, true, 64 * MIB), 0);
+	assert_true(disk_store_max_bytes(s) == 64 * MIB);
+	snprintf(below, sizeof(below), "%s/cache/lock", path);
+	assert_int_equal(stat(below, &st), 0);
+	/* A second one is refused where the directory was named, and elsewhere does without. */
+	assert_int_equal(open_state(&second, path, true, 64 * MIB), -EBUSY);
+	assert_int_equal(open_state(&second, path, false, 64 * MIB), 0);
+	assert_null(second);
+	disk_store_close(s);
+	assert_int_equal(open_state(&s, path, true, DISK_STORE_AUTO), 0);
+	assert_non_null(s);
+	assert_true(disk_store_max_bytes(s) >= 16 * MIB && disk_store_max_bytes(s) <= 8192 * MIB);
+	disk_store_close(s);
+	/* A default place is made with the folders that it is in, others not. */
+	snprintf(below, sizeof(below), "%s/a/b/c", dir);
+	assert_int_equal(open_state(&s, below, true, 64 * MIB), -ENOENT);
+	assert_int_equal(open_state(&s, below, false, 64 * MIB), 0);
+	assert_non_null(s);
+	disk_store_close(s);
+	assert_int_equal(stat(below, &st), 0);
+	assert_int_equal(st.st_mode & 07777, 0700);
+	/* A file in its place. */
+	snprintf(below, sizeof(below), "%s/cache/lock", path);
+	assert_int_equal(open_state(&s, below, true, 64 * MIB), -ENOTDIR);
+	assert_int_equal(open_state(&s, below, false, 64 * MIB), 0);
+	assert_null(s);
+	assert_int_equal(open_state(&s, NULL, false, 64 * MIB), 0);
+	assert_null(s);
+	/* No link is followed to somewhere else. */
+	snprintf(below, sizeof(below), "%s/linked", dir);
+	assert_int_equal(mkdir(below, 0700), 0);
+	snprintf(below, sizeof(below), "%s/linked/cache", dir);
+	assert_int_equal(symlink(path, below), 0);
+	snprintf(below, sizeof(below), "%s/linked", dir);
+	assert_int_equal(open_state(&s, below, false, 64 * MIB), 0);
+	assert_null(s);
 }
 
 int main(void)
@@ -257,7 +312,7 @@ int main(void)
 		TEST(test_cancelled),
 		TEST(test_model_goes),
 		TEST(test_damaged),
-		TEST(test_refused),
+		TEST(test_state_dir),
 	};
 	int failed;
 

@@ -245,10 +245,8 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 			     .accounts = fake_accounts(UINT64_MAX, UINT64_MAX, UINT64_MAX) };
 	config->backend = &fake_backend;
 	config->accounts = w->accounts;
-	if (options.disk) {
-		config->disk_dir = disk_dir;
-		config->disk_bytes = 24 * MIB;	/* too little: blocks go there, too */
-	}
+	if (options.disk)
+		config->store = open_store(disk_dir, 24 * MIB);	/* too little: blocks go there, too */
 	fake_reset(config->prefill_quantum);
 	assert_int_equal(engine_new(&w->engine, config, NULL), 0);
 	assert_int_equal(engine_add_model(w->engine, &fake_model, &w->em, NULL), 0);
@@ -271,6 +269,9 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 	assert_int_equal(stats.blocks_used, 0);
 	assert_true(fake.max_seqs_seen <= config->max_seqs);
 	engine_free(w->engine);
+	if (config->store)
+		store_stop(config->store);
+	store_free(config->store);
 	fake_check_nothing_charged(w->accounts, N_UIDS);
 	engine_model_free(w->em);
 	engine_model_free(w->other);
