@@ -155,7 +155,7 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 		err = parent_of(r, w, &parent);
 	if (err == INDEX_E_NONE) {
 		r->disk->stats.dropped_parent++;
-		*result = STORE_DROPPED;
+		*result = STORE_ORPHAN;
 		return 0;
 	}
 	if (!err)
@@ -283,23 +283,30 @@ enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l)
 	return l->n_found ? STORE_OK : STORE_MISS;
 }
 
-void disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
+enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 {
+	enum store_result result = STORE_MISS;
 	struct index_row row;
 	int err = 0;
 
 	if (!disk_root_open(r))
-		return;
+		return STORE_MISS;
 	r->disk->use++;
 	id = real_id(r, id);
 	while (!err && !(err = index_get(r->index, (int64_t)id, &row))) {
+		if (result == STORE_MISS && row.slot == INDEX_NO_SLOT)
+			break;
+		result = STORE_OK;
 		err = use_row(r, &row, expires ? row_time(expires) : 0);
 		if (row.parent == row.ns)
 			break;
 		id = (uint64_t)row.parent;
 	}
-	if (err < 0)
+	if (err < 0) {
 		disk_failed(r, err, "noting a use");
+		return STORE_MISS;
+	}
+	return result;
 }
 
 /* --- reading --- */

@@ -118,7 +118,7 @@ void disk_root_measure(struct disk_root *r);
 enum store_result disk_write(struct disk_root *r, struct store_write *w);
 enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l);
 enum store_result disk_read(struct disk_root *r, struct store_read *read);
-void disk_touch(struct disk_root *r, uint64_t id, uint64_t expires);
+enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires);
 /* Adds to *n how many entries went, also where not all of them did: STORE_FAILED. */
 enum store_result disk_drop(struct disk_root *r, uint64_t id, uint64_t *n);
 /* name NULL: all. */

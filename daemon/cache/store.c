@@ -111,7 +111,12 @@ void store_read(struct store_root *root, struct store_read *r)
 
 void store_touch(struct store_root *root, struct store_touch *t)
 {
-	put_urgent(root->store, &t->request, root, STORE_TOUCH);
+	struct store *s = root->store;
+
+	pthread_mutex_lock(&s->lock);
+	/* What it is about may still be to be written. */
+	put(s, &s->writes, &t->request, root, STORE_TOUCH);
+	pthread_mutex_unlock(&s->lock);
 }
 
 void store_drop(struct store_root *root, struct store_drop *d)
@@ -292,7 +297,8 @@ static void handle_write(struct store *s, struct store_write *w)
 	batch_begin(s, r);
 	if (!r->state.n_free && !disk_may_grow(r, 1) && disk_root_writable(r)) {
 		finish_batch(s);
-		disk_make_room(r, DISK_BATCH, now);
+		/* For some more at once, but no large part of what is there. */
+		disk_make_room(r, (uint32_t)MAX(MIN(r->state.n_slots / 16, DISK_BATCH), 1), now);
 		batch_begin(s, r);
 	}
 	result = disk_write(r, w);
@@ -471,9 +477,7 @@ static void handle_of_root(struct store *s, struct store_request *r)
 	case STORE_TOUCH: {
 		const struct store_touch *t = list_entry(r, struct store_touch, request);
 
-		if (root)
-			disk_touch(root, t->id, t->expires);
-		complete(s, r, STORE_OK);
+		complete(s, r, root ? disk_touch(root, t->id, t->expires) : STORE_MISS);
 		break;
 	}
 	case STORE_DROP:

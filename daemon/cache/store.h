@@ -13,7 +13,7 @@
  *     fill in -> store_put() ... -> wake() -> store_poll() -> request->done()
  *
  * A request and all that it points to stay alive and unchanged until done() is called.  Writes wait in a
- * bounded queue, behind all else; other requests are handled in their order.  What a store_wipe or store_drop
+ * bounded queue, behind all else, and so do touches; other requests are handled in their order.  What a store_wipe or store_drop
  * concerns is not found by requests that were put after it, nor stored by those put before.
  *
  * Whatever goes wrong with the disk is a miss, an event (one line for the log) and a pause before
@@ -102,7 +102,8 @@ enum store_result {
 	STORE_OK,
 	STORE_MISS,		/* nothing of it there, or not to be read */
 	STORE_EXISTS,		/* a write: it was there already */
-	STORE_DROPPED,		/* a write: what is before it is not there, there is no room, or it was wiped */
+	STORE_DROPPED,		/* a write: there is no room, or it was wiped */
+	STORE_ORPHAN,		/* a write: what is before it is not there */
 	STORE_FAILED,		/* a write: the disk */
 };
 
@@ -179,7 +180,7 @@ struct store_read {
 };
 void store_read(struct store_root *root, struct store_read *r);
 
-/* An entry and all before it were used. */
+/* An entry and all before it were used.  STORE_MISS: it is not there, or its block was given up. */
 struct store_touch {
 	struct store_request request;
 	uint64_t id;

@@ -58,6 +58,14 @@ void tree_view(const struct tree *t, struct tree_entry *e, struct tree_view *v)
 	};
 }
 
+bool tree_ref_view(const struct tree *t, struct tree_ref ref, struct tree_view *out)
+{
+	if (!ref.entry || ref.entry->id != ref.id || ref.entry->doomed || ref.entry->pending)
+		return false;
+	tree_view(t, ref.entry, out);
+	return true;
+}
+
 /* After e, of what is below top, where parents come before their children. */
 static struct tree_entry *next_downwards(struct tree_entry *e, const struct tree_entry *top)
 {

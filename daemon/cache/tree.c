@@ -222,6 +222,16 @@ void tree_set_disk_id(struct tree_ref ref, uint64_t id)
 		ref.entry->disk_id = id;
 }
 
+struct tree_ref tree_ref_parent(struct tree_ref ref)
+{
+	struct tree_entry *parent;
+
+	if (!ref.entry || ref.entry->id != ref.id || !ref.entry->parent->parent)
+		return (struct tree_ref){ 0 };
+	parent = ref.entry->parent;
+	return (struct tree_ref){ parent, parent->id };
+}
+
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n)
 {
 	struct tree_entry *e = p->at;

@@ -205,6 +205,8 @@ void tree_let_go(struct tree *t, struct tree_ref ref);
 /* Under what id the disk has it: the caller's to note.  0: it has not, or the entry is gone. */
 uint64_t tree_disk_id(struct tree_ref ref);
 void tree_set_disk_id(struct tree_ref ref, uint64_t id);
+/* The one before it; before the first block, and where the entry is gone: nothing, whose entry is NULL. */
+struct tree_ref tree_ref_parent(struct tree_ref ref);
 
 /* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
@@ -285,6 +287,8 @@ void tree_walk(const struct tree *t, tree_walk_fn fn, void *arg);
 typedef bool (*tree_want_fn)(void *arg, struct tree_name name, uid_t uid);
 uint32_t tree_list(struct tree *t, uint64_t after, tree_want_fn fn, void *arg, struct tree_view *out, uint32_t n);
 void tree_view(const struct tree *t, struct tree_entry *e, struct tree_view *out);
+/* False: it is not there to be found any more. */
+bool tree_ref_view(const struct tree *t, struct tree_ref ref, struct tree_view *out);
 /*
  * A chain: an entry, its only child, and so on, as long as they are charged to the same uid and none but the last
  * is pinned by itself.  The first of that which e is in.

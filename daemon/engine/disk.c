@@ -16,6 +16,8 @@
 #include "ipc/base/clock.h"
 
 #define READS_AT_ONCE 8u
+#define BACKLOG_MAX 65536u		/* blocks; what is beyond is written when it is used again */
+#define FLUSH_NS UINT64_C(5000000000)	/* at the end; more than that is left behind */
 
 struct disk_write {
 	struct store_write write;	/* first: the store gives it back */
@@ -23,6 +25,19 @@ struct disk_write {
 	struct tree_ref ref;
 	int32_t tokens[STORE_TOKENS_MAX];
 	char name[];
+};
+
+/* Blocks that are in the tree and not on disk, in the order in which they go there; some may be gone meanwhile. */
+struct disk_backlog {
+	uint32_t first, n;
+	uint32_t capacity;		/* a power of two */
+	struct tree_ref refs[];		/* [capacity], a ring */
+};
+
+struct disk_touch {
+	struct store_touch touch;	/* first */
+	struct engine_model *model;
+	struct tree_ref ref;
 };
 
 struct disk_read {
@@ -47,6 +62,197 @@ struct disk_job {
 	bool answered;
 	struct disk_read reads[READS_AT_ONCE];
 };
+
+static void *memory_of(const struct engine_model *em, uint32_t block)
+{
+	struct engine *e = em->engine;
+
+	return e->be->ops->block_memory(pool_device(e->pool), pool_root_geometry(em->root), block);
+}
+
+/* --- writing behind --- */
+
+/* The disk has lost what it had: all that leads to ref is written again when it is used next. */
+static void forget_path(struct tree_ref ref)
+{
+	for (; ref.entry; ref = tree_ref_parent(ref))
+		tree_set_disk_id(ref, 0);
+}
+
+static void write_done(struct store_request *request)
+{
+	struct disk_write *w = (struct disk_write *)request;
+	bool there = request->result == STORE_OK || request->result == STORE_EXISTS;
+
+	tree_set_disk_id(w->ref, there ? w->write.stored_id : 0);
+	/* Where the parent failed to be written, too, it has no id by now. */
+	if (request->result == STORE_ORPHAN && tree_disk_id(tree_ref_parent(w->ref)))
+		forget_path(tree_ref_parent(w->ref));
+	tree_let_go(w->model->tree, w->ref);
+	w->model->n_disk_jobs--;
+	free(w);
+}
+
+/* Of an entry whose time is monotonic, in the disk's. */
+static uint64_t disk_expiry(uint64_t expires, uint64_t now)
+{
+	uint64_t monotonic = clock_ns(), left = expires > monotonic ? expires - monotonic : 0;
+
+	return expires == EVICT_NEVER || left >= STORE_NEVER - now ? STORE_NEVER : now + left;
+}
+
+static struct disk_write *write_new(struct engine_model *em, struct tree_ref ref, const struct tree_view *v)
+{
+	struct disk_write *w = calloc(1, sizeof(*w) + v->name.n);
+	uint64_t now = clock_real_ns();
+
+	if (!w)
+		return NULL;
+	w->model = em;
+	w->ref = ref;
+	if (v->name.n)
+		memcpy(w->name, v->name.bytes, v->name.n);
+	memcpy(w->tokens, v->tokens, v->n_tokens * sizeof(*w->tokens));
+	w->write = (struct store_write){
+		.request.done = write_done,
+		.name = { w->name, (uint32_t)v->name.n },
+		.parent = tree_disk_id(tree_ref_parent(ref)),
+		.tokens = w->tokens,
+		.n_tokens = v->n_tokens,
+		.first = v->first,
+		.uid = v->uid,
+		.now = now,
+		.expires = disk_expiry(v->expires, now),
+		.block = memory_of(em, v->block),
+	};
+	return w;
+}
+
+/* False: not now. */
+static bool write_behind(struct engine_model *em, struct tree_ref ref)
+{
+	struct tree_ref parent = tree_ref_parent(ref);
+	struct tree_view v;
+	struct disk_write *w;
+
+	/* What follows a block that is not there can't be kept either. */
+	if (!tree_ref_view(em->tree, ref, &v) || v.tier != TREE_TIER_POOL || tree_disk_id(ref) ||
+	    (parent.entry && !tree_disk_id(parent)))
+		return true;
+	w = write_new(em, ref, &v);
+	if (!w)
+		return false;
+	if (store_write(em->disk, &w->write)) {
+		free(w);
+		return false;
+	}
+	tree_hold(em->tree, ref);
+	em->n_disk_jobs++;
+	tree_set_disk_id(ref, w->write.id);
+	return true;
+}
+
+/* As much as the store takes.  False: nothing is left, or nothing was taken and nothing is on its way. */
+static bool write_backlog(struct engine_model *em)
+{
+	struct disk_backlog *b = em->backlog;
+
+	while (b && b->n && em->n_disk_jobs < STORE_QUEUE_MAX && write_behind(em, b->refs[b->first])) {
+		b->first = (b->first + 1) & (b->capacity - 1);
+		b->n--;
+	}
+	return b && b->n && em->n_disk_jobs;
+}
+
+/* Room for n more.  False: there is none. */
+static bool backlog_reserve(struct engine_model *em, uint32_t n)
+{
+	struct disk_backlog *old = em->backlog, *b;
+	uint32_t capacity = old ? old->capacity : 64, n_old = old ? old->n : 0;
+
+	if (n > BACKLOG_MAX - n_old)
+		return false;
+	while (capacity < n_old + n)
+		capacity *= 2;
+	if (old && capacity == old->capacity)
+		return true;
+	b = calloc(1, sizeof(*b) + capacity * sizeof(*b->refs));
+	if (!b)
+		return false;
+	b->capacity = capacity;
+	for (; b->n < n_old; b->n++)
+		b->refs[b->n] = old->refs[(old->first + b->n) & (old->capacity - 1)];
+	free(old);
+	em->backlog = b;
+	return true;
+}
+
+/* Blocks of the path from ref up that the disk has not got, at most n of them. */
+static void backlog_add(struct engine_model *em, struct tree_ref ref, uint32_t n)
+{
+	struct disk_backlog *b;
+	struct tree_ref at = ref;
+	uint32_t k = 0;
+
+	for (; k < n && at.entry && !tree_disk_id(at); k++)
+		at = tree_ref_parent(at);
+	if (!k || !backlog_reserve(em, k))
+		return;
+	b = em->backlog;
+	b->n += k;
+	for (uint32_t i = b->n; k--; ref = tree_ref_parent(ref))
+		b->refs[(b->first + --i) & (b->capacity - 1)] = ref;
+}
+
+void engine_disk_write(struct engine_request *r)
+{
+	uint32_t n = r->path.tree ? tree_path_n_blocks(&r->path) : 0, before = MIN(r->n_on_disk, n);
+
+	if (!r->model->disk)
+		return;
+	if (n > before)
+		backlog_add(r->model, tree_path_ref(&r->path, n - 1), n - before);
+	r->n_on_disk = n;
+	write_backlog(r->model);
+}
+
+/* --- uses --- */
+
+static void touch_done(struct store_request *request)
+{
+	struct disk_touch *t = (struct disk_touch *)request;
+
+	if (request->result == STORE_MISS) {
+		forget_path(t->ref);
+		backlog_add(t->model, t->ref, UINT32_MAX);
+	}
+	t->model->n_disk_jobs--;
+	free(t);
+}
+
+static uint64_t expiry_of(const struct engine_request *r, uint64_t now)
+{
+	return r->params.ttl_ns && r->params.ttl_ns < STORE_NEVER - now ? now + r->params.ttl_ns : STORE_NEVER;
+}
+
+/* What is used out of memory is not to be what the disk has not seen used for longest. */
+static void touch(struct engine_request *r, struct tree_ref ref)
+{
+	struct disk_touch *t = calloc(1, sizeof(*t));
+
+	if (!t)
+		return;
+	t->model = r->model;
+	t->ref = ref;
+	t->touch = (struct store_touch){
+		.request.done = touch_done,
+		.id = tree_disk_id(ref),
+		.expires = r->params.ttl_ns ? expiry_of(r, clock_real_ns()) : STORE_NEVER,
+	};
+	r->disk_touched = true;
+	r->model->n_disk_jobs++;
+	store_touch(r->model->disk, &t->touch);
+}
 
 /* --- the store --- */
 
@@ -94,6 +300,8 @@ void engine_disk_poll(struct engine *e)
 			add_model(e, em);
 	}
 	store_poll(e->store);
+	list_for_each(l, &e->models)
+		write_backlog(list_entry(l, struct engine_model, link));
 }
 
 /* Until nothing of the model's is in the store's hands; as long as the disk takes. */
@@ -113,8 +321,14 @@ void engine_disk_remove(struct engine *e, struct engine_model *em)
 	if (!em->disk)
 		return;
 	wait_for_jobs(e, em);
+	/* The last blocks of what has just ended, mostly; but as fast as the disk is, and no longer than this. */
+	for (uint64_t end = clock_ns() + FLUSH_NS; write_backlog(em) && clock_ns() < end;)
+		wait_for_jobs(e, em);
+	wait_for_jobs(e, em);
 	store_root_free(em->disk);
 	em->disk = NULL;
+	free(em->backlog);
+	em->backlog = NULL;
 }
 
 void engine_disk_close(struct engine *e)
@@ -123,84 +337,6 @@ void engine_disk_close(struct engine *e)
 		return;
 	store_set_wake(e->store, NULL, NULL);
 	e->store = NULL;
-}
-
-static void *memory_of(const struct engine_model *em, uint32_t block)
-{
-	struct engine *e = em->engine;
-
-	return e->be->ops->block_memory(pool_device(e->pool), pool_root_geometry(em->root), block);
-}
-
-/* --- writing behind --- */
-
-static void write_done(struct store_request *request)
-{
-	struct disk_write *w = (struct disk_write *)request;
-	bool there = request->result == STORE_OK || request->result == STORE_EXISTS;
-
-	tree_set_disk_id(w->ref, there ? w->write.stored_id : 0);
-	tree_let_go(w->model->tree, w->ref);
-	w->model->n_disk_jobs--;
-	free(w);
-}
-
-static uint64_t expiry_of(const struct engine_request *r, uint64_t now)
-{
-	return r->params.ttl_ns && r->params.ttl_ns < STORE_NEVER - now ? now + r->params.ttl_ns : STORE_NEVER;
-}
-
-/* The path's ith block, after the entry `parent`.  False: not now. */
-static bool write_behind(struct engine_request *r, uint32_t i, struct tree_ref ref, uint64_t parent)
-{
-	struct engine_model *em = r->model;
-	size_t n_name = strlen(r->ns);
-	struct disk_write *w = calloc(1, sizeof(*w) + n_name);
-	uint64_t now = clock_real_ns();
-
-	if (!w)
-		return false;
-	w->model = em;
-	w->ref = ref;
-	memcpy(w->name, r->ns, n_name);
-	memcpy(w->tokens, r->tokens + (size_t)i * em->block_tokens, em->block_tokens * sizeof(*w->tokens));
-	w->write = (struct store_write){
-		.request.done = write_done,
-		.name = { w->name, (uint32_t)n_name },
-		.parent = parent,
-		.tokens = w->tokens,
-		.n_tokens = em->block_tokens,
-		.first = i * em->block_tokens,
-		.uid = r->uid,
-		.now = now,
-		.expires = expiry_of(r, now),
-		.block = memory_of(em, r->blocks[i]),
-	};
-	if (store_write(em->disk, &w->write)) {
-		free(w);
-		return false;
-	}
-	tree_hold(em->tree, ref);
-	em->n_disk_jobs++;
-	tree_set_disk_id(ref, w->write.id);
-	return true;
-}
-
-void engine_disk_write(struct engine_request *r)
-{
-	uint32_t n = r->path.tree ? tree_path_n_blocks(&r->path) : 0, i = MIN(r->n_on_disk, n);
-
-	if (!r->model->disk)
-		return;
-	for (; i < n; i++) {
-		struct tree_ref ref = tree_path_ref(&r->path, i);
-		uint64_t parent = i ? tree_disk_id(tree_path_ref(&r->path, i - 1)) : 0;
-
-		/* What follows a block that is not there can't be kept either. */
-		if (!tree_disk_id(ref) && ((i && !parent) || !write_behind(r, i, ref, parent)))
-			break;
-	}
-	r->n_on_disk = i;
 }
 
 /* --- looking up --- */
@@ -261,7 +397,11 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 	uint64_t parent = tree_disk_id(peek->last);
 	struct disk_job *j;
 
-	if (!r->model->disk || !r->path.tree || r->disk_asked || n <= (first + 1) * block_tokens || (first && !parent))
+	if (!r->model->disk || !r->path.tree || r->disk_asked)
+		return false;
+	if (parent && !r->disk_touched)
+		touch(r, peek->last);
+	if (n <= (first + 1) * block_tokens || (first && !parent))
 		return false;
 	r->disk_asked = true;
 	n = (n - 1 - first * block_tokens) / block_tokens * block_tokens;

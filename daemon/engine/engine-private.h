@@ -76,6 +76,7 @@ struct engine_model {
 	struct store_root *disk;	/* NULL: none */
 	bool disk_tried;
 	uint32_t n_disk_jobs;		/* in the store's hands */
+	struct disk_backlog *backlog;	/* what is still to be written; NULL: nothing yet */
 	struct kb_workspace *ws;
 	struct sampler *sampler;
 	struct sched_model sched;

@@ -39,7 +39,7 @@ struct engine_request {
 	bool pinned;			/* what it was to pin */
 	struct tree_path path;		/* in the model's tree, where it has one */
 	struct disk_job *disk_job;	/* what the disk is asked for it; NULL: nothing */
-	bool disk_asked;
+	bool disk_asked, disk_touched;
 	uint32_t n_on_disk;		/* blocks of its path that are there, or on their way */
 	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
 	enum sink_miss miss;		/* at position n_cached */

@@ -132,9 +132,9 @@ static void test_exists(void **state)
 	assert_int_equal(w[2].stored_id, id);
 	assert_int_equal(restore(&f, f.root, "n", t, 12), 12);
 	/* Nothing goes where there is nothing before it. */
-	assert_int_equal(put(&f, f.root, "n", 4711, t, 12, 1, STORE_NEVER, &id), STORE_DROPPED);
-	assert_int_equal(put(&f, f.root, "n", ids[0], t, 12, 1, STORE_NEVER, &id), STORE_DROPPED);
-	assert_int_equal(put(&f, f.root, "other", ids[1], t, 12, 1, STORE_NEVER, &id), STORE_DROPPED);
+	assert_int_equal(put(&f, f.root, "n", 4711, t, 12, 1, STORE_NEVER, &id), STORE_ORPHAN);
+	assert_int_equal(put(&f, f.root, "n", ids[0], t, 12, 1, STORE_NEVER, &id), STORE_ORPHAN);
+	assert_int_equal(put(&f, f.root, "other", ids[1], t, 12, 1, STORE_NEVER, &id), STORE_ORPHAN);
 	fixture_deinit(&f);
 }
 

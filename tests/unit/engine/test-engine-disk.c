@@ -57,6 +57,17 @@ static struct fake_request cached_request(uint64_t id, uid_t uid, size_t n_promp
 	return r;
 }
 
+/* Its prompt has nothing in common with others'. */
+static struct fake_request other_request(uint64_t id, size_t n_prompt)
+{
+	struct fake_request r = make_request(id, 1, n_prompt, 1);
+
+	for (size_t i = 0; i < n_prompt; i++)
+		r.prompt[i] = (int32_t)(3 + fake_mix(id * FAKE_TOKENS_MAX + i) % (FAKE_N_VOCAB - 3));
+	r.params.ns = "a";
+	return r;
+}
+
 /* Runs it alone; returns the rows that it took. */
 static uint64_t run(struct fixture *f, const struct fake_request *r)
 {
@@ -119,6 +130,52 @@ static void test_below_tree(void **state)
 		next->params.ns = "a";
 		assert_int_equal(run(&f, next), id < 2 ? next->n_prompt : next->n_prompt - 48);
 	}
+	stop(&f);
+}
+
+/* More at once than the queue of writes takes: all of it goes there, also when the engine stops at once. */
+static void test_backlog(void **state)
+{
+	struct engine_config config = config_default;
+	uint64_t n_seen;
+
+	config.kv_memory = 160 * MIB;
+	for (int again = 0; again < 2; again++) {
+		struct fixture f;
+
+		config.store = open_store(dir, 256 * MIB);
+		f = start(&config);
+		n_seen = fake.n_rows_seen;
+		for (uint64_t id = 0; id < 40; id++) {
+			struct fake_request r = other_request(id, 81);
+
+			submit(&f, &r);
+		}
+		fake_client_wait_released(f.client, 40);
+		assert_in_range(fake.n_rows_seen - n_seen, again ? 40 : 40 * 75, again ? 40 : 40 * 81);
+		stop(&f);
+	}
+}
+
+/* On a disk of 7 blocks: what is used, out of memory, stays there; what is computed but once goes. */
+static void test_used_stays(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 33, 1);
+	struct fixture f = start_disk(5 * MIB);
+
+	for (uint64_t id = 0; id < 24; id++) {
+		struct fake_request other = other_request(id, 33);
+
+		r.id = id;
+		if (id % 2)
+			assert_true(run(&f, &other) > 16);
+		else
+			assert_int_equal(run(&f, &r), id ? 1 : 33);
+	}
+	stop(&f);
+	f = start_disk(5 * MIB);
+	r.id = 0;
+	assert_int_equal(run(&f, &r), 1);
 	stop(&f);
 }
 
@@ -309,6 +366,8 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_survives),
 		TEST(test_below_tree),
+		TEST(test_backlog),
+		TEST(test_used_stays),
 		TEST(test_cancelled),
 		TEST(test_model_goes),
 		TEST(test_damaged),
