@@ -11,6 +11,7 @@
 #include "daemon/cache/pool.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -43,6 +44,7 @@ struct chunk {
 	uint32_t n_fresh;	/* blocks n_fresh.. were not handed out since the chunk came */
 	uint32_t free_list;
 	uint32_t prev, next;	/* in the list of those with as many free blocks; NO_CHUNK ends */
+	bool waking;		/* in no list yet */
 };
 
 struct pool {
@@ -52,7 +54,10 @@ struct pool {
 	int fd;
 	uint64_t chunk_bytes;
 	uint32_t n_chunks, n_chunks_free;
-	struct bitmap free_chunks;
+	struct bitmap free_chunks;	/* but those that are dormant */
+	struct kept *kept;	/* NULL: nothing is kept */
+	bool *dormant;		/* [n_chunks] */
+	uint32_t n_dormant;
 };
 
 struct pool_root {
@@ -64,6 +69,7 @@ struct pool_root {
 	struct bitmap partials;	/* which of the lists are not empty */
 	uint32_t n_chunks;	/* own */
 	uint32_t n_used;
+	uint32_t kept_root;	/* KEPT_NONE: its blocks are not kept */
 };
 
 static int bitmap_init(struct bitmap *b, uint32_t n_bits)
@@ -132,47 +138,70 @@ uint64_t pool_chunk_bytes_for(uint64_t block_bytes, uint64_t bytes)
 	return best;
 }
 
-static int pool_create_memory(struct pool *p)
+int pool_memory_new(int *fd, uint64_t bytes)
 {
-	uint64_t bytes = p->n_chunks * p->chunk_bytes;
+	_cleanup_(fd_closep) int memfd = memfd_create("kvd-kv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
-	p->fd = memfd_create("kvd-kv", MFD_CLOEXEC);
-	if (p->fd < 0)
+	if (memfd < 0 || ftruncate(memfd, (off_t)bytes) < 0 ||
+	    fcntl(memfd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) < 0)
 		return -errno;
-	if (ftruncate(p->fd, (off_t)bytes) < 0)
-		return -errno;
-	return p->be->ops->pool_import(p->be, p->fd, bytes, &p->device);
+	*fd = fd_steal(&memfd);
+	return 0;
 }
 
-int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t bytes,
-	     uint64_t chunk_bytes)
+static void give_chunk(struct pool *p, uint32_t c)
 {
-	_cleanup_(pool_freep) struct pool *p = NULL;
+	p->n_chunks_free++;
+	p->dormant[c] = p->kept && kept_chunk_n(p->kept, c);
+	if (p->dormant[c])
+		p->n_dormant++;
+	else
+		bitmap_set(&p->free_chunks, c);
+}
+
+int pool_new_on(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t chunk_bytes,
+		uint32_t n_chunks, int *fd, struct kept **kept)
+{
+	_cleanup_(pool_freep) struct pool *p = calloc(1, sizeof(*p));
 	int r;
 
-	if (!chunk_bytes)
-		chunk_bytes = chunk_bytes_default(bytes);
-	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX ||
-	    bytes / chunk_bytes >= NO_BLOCK)
-		return -EINVAL;
-	p = calloc(1, sizeof(*p));
 	if (!p)
 		return -ENOMEM;
 	p->fd = -1;
 	p->be = be;
 	p->accounts = accounts;
 	p->chunk_bytes = chunk_bytes;
-	p->n_chunks = p->n_chunks_free = (uint32_t)(bytes / chunk_bytes);
+	p->n_chunks = n_chunks;
+	p->dormant = calloc(n_chunks, sizeof(*p->dormant));
 	r = bitmap_init(&p->free_chunks, p->n_chunks);
+	if (r || !p->dormant)
+		return -ENOMEM;
+	r = be->ops->pool_import(be, *fd, n_chunks * chunk_bytes, &p->device);
 	if (r)
 		return r;
+	p->fd = fd_steal(fd);
+	p->kept = *kept;
+	*kept = NULL;
 	for (uint32_t i = 0; i < p->n_chunks; i++)
-		bitmap_set(&p->free_chunks, i);
-	r = pool_create_memory(p);
-	if (r)
-		return r;
+		give_chunk(p, i);
 	*out = steal_ptr(p);
 	return 0;
+}
+
+int pool_new(struct pool **out, struct kb_backend *be, struct accounts *accounts, uint64_t bytes,
+	     uint64_t chunk_bytes)
+{
+	_cleanup_(fd_closep) int fd = -1;
+	struct kept *none = NULL;
+	int r;
+
+	if (!chunk_bytes)
+		chunk_bytes = chunk_bytes_default(bytes);
+	if (chunk_bytes % CHUNK_UNIT || bytes < chunk_bytes || bytes > INT64_MAX || bytes / chunk_bytes >= NO_BLOCK)
+		return -EINVAL;
+	bytes = bytes / chunk_bytes * chunk_bytes;
+	r = pool_memory_new(&fd, bytes);
+	return r ? r : pool_new_on(out, be, accounts, chunk_bytes, (uint32_t)(bytes / chunk_bytes), &fd, &none);
 }
 
 void pool_free(struct pool *p)
@@ -181,7 +210,9 @@ void pool_free(struct pool *p)
 		return;
 	if (p->device)
 		p->be->ops->pool_free(p->be, p->device);
+	kept_free(p->kept);
 	bitmap_deinit(&p->free_chunks);
+	free(p->dormant);
 	fd_closep(&p->fd);
 	free(p);
 }
@@ -198,6 +229,7 @@ void pool_stats(const struct pool *p, struct pool_stats *out)
 		.chunk_bytes = p->chunk_bytes,
 		.n_chunks = p->n_chunks,
 		.n_chunks_free = p->n_chunks_free,
+		.n_chunks_dormant = p->n_dormant,
 	};
 }
 
@@ -221,6 +253,7 @@ int pool_root_new(struct pool_root **out, struct pool *p, const struct kb_geomet
 	if (!r)
 		return -ENOMEM;
 	r->pool = p;
+	r->kept_root = KEPT_NONE;
 	r->geometry = *geometry;
 	r->geometry.blocks_per_chunk = (uint32_t)per_chunk;
 	r->geometry.chunk_bytes = p->chunk_bytes;
@@ -239,6 +272,8 @@ void pool_root_free(struct pool_root *r)
 {
 	if (!r)
 		return;
+	if (r->kept_root != KEPT_NONE)
+		kept_root_put(r->pool->kept, r->kept_root);
 	bitmap_deinit(&r->partials);
 	free(r->partial);
 	free(r->chunks);
@@ -308,20 +343,45 @@ static void chunk_unlink(struct pool_root *r, uint32_t c)
 		bitmap_clear(&r->partials, n_free);
 }
 
+/* A dormant chunk, the one in which least is kept: nothing is any more. */
+static bool sacrifice_chunk(struct pool *p, uint32_t *c)
+{
+	uint32_t best = NO_CHUNK;
+
+	for (uint32_t i = 0; p->n_dormant && i < p->n_chunks; i++)
+		if (p->dormant[i] &&
+		    (best == NO_CHUNK || kept_chunk_n(p->kept, i) < kept_chunk_n(p->kept, best)))
+			best = i;
+	if (best == NO_CHUNK)
+		return false;
+	kept_chunk_clear(p->kept, best);
+	p->dormant[best] = false;
+	p->n_dormant--;
+	*c = best;
+	return true;
+}
+
+static bool take_chunk(struct pool *p, uint32_t *c)
+{
+	if (bitmap_lowest(&p->free_chunks, c))
+		bitmap_clear(&p->free_chunks, *c);
+	else if (!sacrifice_chunk(p, c))
+		return false;
+	p->n_chunks_free--;
+	return true;
+}
+
 /* The fullest chunk of the root that has a free block, one from the pool if none has. */
 static bool root_find_chunk(struct pool_root *r, uint32_t *c)
 {
-	struct pool *p = r->pool;
 	uint32_t n_free;
 
 	if (bitmap_lowest(&r->partials, &n_free)) {
 		*c = r->partial[n_free];
 		return true;
 	}
-	if (!bitmap_lowest(&p->free_chunks, c))
+	if (!take_chunk(r->pool, c))
 		return false;
-	bitmap_clear(&p->free_chunks, *c);
-	p->n_chunks_free--;
 	r->n_chunks++;
 	r->chunks[*c] = (struct chunk){ .free_list = NO_BLOCK };
 	chunk_link(r, *c);
@@ -331,8 +391,7 @@ static bool root_find_chunk(struct pool_root *r, uint32_t *c)
 static void root_return_chunk(struct pool_root *r, uint32_t c)
 {
 	r->n_chunks--;
-	bitmap_set(&r->pool->free_chunks, c);
-	r->pool->n_chunks_free++;
+	give_chunk(r->pool, c);
 }
 
 static uint32_t chunk_take(struct pool_root *r, uint32_t c)
@@ -356,9 +415,13 @@ static void chunk_put(struct pool_root *r, uint32_t block)
 	uint32_t per_chunk = r->geometry.blocks_per_chunk, c = block / per_chunk;
 	struct chunk *chunk = &r->chunks[c];
 
+	r->n_used--;
+	if (chunk->waking) {
+		chunk->n_used--;
+		return;
+	}
 	r->blocks[block].next_free = chunk->free_list;
 	chunk->free_list = block % per_chunk;
-	r->n_used--;
 	chunk_unlink(r, c);
 	if (--chunk->n_used)
 		chunk_link(r, c);
@@ -425,4 +488,158 @@ int pool_block_write(struct pool_root *r, uint32_t block, uint32_t n_tokens, con
 	if (!pool_can_copy(r))
 		return -ENOTSUP;
 	return r->pool->be->ops->block_write(r->pool->device, &r->geometry, block, n_tokens, src);
+}
+
+void *pool_block_memory(const struct pool_root *r, uint32_t block)
+{
+	const struct kb_ops *ops = r->pool->be->ops;
+
+	return ops->block_memory ? ops->block_memory(r->pool->device, &r->geometry, block) : NULL;
+}
+
+/* --- what is kept beyond the process --- */
+
+struct kept *pool_kept(const struct pool *p)
+{
+	return p->kept;
+}
+
+int pool_fd(const struct pool *p)
+{
+	return p->fd;
+}
+
+void pool_root_keep(struct pool_root *r, const struct store_identity *id)
+{
+	const struct kb_geometry *g = &r->geometry;
+
+	if (r->pool->kept && r->kept_root == KEPT_NONE && g->block_tokens <= KEPT_TOKENS_MAX)
+		r->kept_root = kept_root_get(r->pool->kept, id, g->block_tokens, g->block_bytes);
+}
+
+struct kept *pool_root_index(const struct pool_root *r)
+{
+	return r->pool->kept;
+}
+
+static bool sleeps(const struct pool_root *r, uint32_t c)
+{
+	const struct pool *p = r->pool;
+
+	return r->kept_root != KEPT_NONE && p->dormant[c] && kept_chunk_root(p->kept, c) == r->kept_root;
+}
+
+uint32_t pool_root_n_dormant(const struct pool_root *r)
+{
+	uint32_t n = 0;
+
+	for (uint32_t c = 0; c < r->pool->n_chunks; c++)
+		n += sleeps(r, c) ? kept_chunk_n(r->pool->kept, c) : 0;
+	return n;
+}
+
+uint32_t pool_root_kept(const struct pool_root *r)
+{
+	return r->kept_root;
+}
+
+struct kept_record *pool_block_record(const struct pool_root *r, uint32_t block)
+{
+	uint32_t per_chunk = r->geometry.blocks_per_chunk;
+
+	return kept_at(r->pool->kept, block / per_chunk, block % per_chunk);
+}
+
+struct kept_record *pool_block_keep(struct pool_root *r, uint32_t block, const struct kept_record *record)
+{
+	uint32_t per_chunk = r->geometry.blocks_per_chunk;
+
+	return kept_put(r->pool->kept, r->kept_root, block / per_chunk, block % per_chunk, record);
+}
+
+void pool_block_unkeep(struct pool_root *r, uint32_t block)
+{
+	kept_clear(r->pool->kept, block / r->geometry.blocks_per_chunk, pool_block_record(r, block));
+}
+
+static void wake_chunk(struct pool_root *r, uint32_t c, void (*fn)(void *arg, uint32_t block), void *arg)
+{
+	uint32_t per_chunk = r->geometry.blocks_per_chunk;
+	struct pool *p = r->pool;
+	struct kept_record *record;
+
+	p->dormant[c] = false;
+	p->n_dormant--;
+	p->n_chunks_free--;
+	r->n_chunks++;
+	r->chunks[c] = (struct chunk){ .free_list = NO_BLOCK, .waking = true };
+	for (uint32_t i = 0; i < per_chunk && (record = kept_at(p->kept, c, i)); i++)
+		if (record->commit)
+			fn(arg, c * per_chunk + i);
+}
+
+void pool_root_wake(struct pool_root *r, void (*fn)(void *arg, uint32_t block), void *arg)
+{
+	for (uint32_t c = 0; c < r->pool->n_chunks; c++)
+		if (sleeps(r, c))
+			wake_chunk(r, c, fn, arg);
+}
+
+int pool_block_adopt(struct pool_root *r, uid_t uid, uint32_t block)
+{
+	struct block *b = &r->blocks[block];
+	int err = charge_init(&b->charge, r->pool->accounts, uid, ACCOUNT_KV, r->geometry.block_bytes);
+
+	if (err)
+		return err == ACCOUNT_E_QUOTA ? POOL_E_QUOTA : err;
+	b->n_refs = 1;
+	r->chunks[block / r->geometry.blocks_per_chunk].n_used++;
+	r->n_used++;
+	return 0;
+}
+
+static void settle_chunk(struct pool_root *r, uint32_t c)
+{
+	uint32_t per_chunk = r->geometry.blocks_per_chunk;
+	struct chunk *chunk = &r->chunks[c];
+
+	chunk->waking = false;
+	if (!chunk->n_used) {
+		root_return_chunk(r, c);
+		return;
+	}
+	chunk->n_fresh = per_chunk;
+	for (uint32_t i = per_chunk; i--;) {
+		struct block *b = &r->blocks[c * per_chunk + i];
+
+		if (b->n_refs)
+			continue;
+		b->next_free = chunk->free_list;
+		chunk->free_list = i;
+	}
+	chunk_link(r, c);
+}
+
+void pool_root_settle(struct pool_root *r)
+{
+	for (uint32_t c = 0; c < r->pool->n_chunks; c++)
+		if (r->chunks[c].waking)
+			settle_chunk(r, c);
+}
+
+uint32_t pool_forget(struct pool *p, kept_record_fn fn, void *arg)
+{
+	uint32_t n = 0;
+
+	for (uint32_t c = 0; p->n_dormant && c < p->n_chunks; c++) {
+		if (!p->dormant[c])
+			continue;
+		n += kept_chunk_forget(p->kept, c, fn, arg);
+		if (kept_chunk_n(p->kept, c))
+			continue;
+		p->dormant[c] = false;
+		p->n_dormant--;
+		bitmap_set(&p->free_chunks, c);
+	}
+	return n;
 }

@@ -41,6 +41,8 @@ int tree_pin(struct tree *t, struct tree_entry *e, uid_t uid)
 	list_push_back(&t->pins, &pin->link);
 	t->stats.n_pinned += n;
 	e->n_pins++;
+	if (e->kept)
+		kept_pin(e->kept, uid);
 	tree_lock(t, e);
 	return 0;
 }
@@ -53,6 +55,8 @@ static void pin_free(struct tree *t, struct tree_pin *pin)
 	charge_deinit(&pin->charge);
 	list_unlink(&pin->link);
 	pin->entry->n_pins--;
+	if (pin->entry->kept && !t->closing)
+		kept_unpin(pin->entry->kept, pin->uid);
 	ns->n_paths++;	/* unlocking may take away all that keeps it */
 	tree_unlock(t, pin->entry);
 	tree_ns_put(t, ns);
@@ -134,8 +138,10 @@ void tree_drop(struct tree *t, struct tree_entry *top)
 	unpin_below(t, top);
 	while ((p = claimer_below(t, top)))
 		tree_abandon_last(p);
-	for (struct tree_entry *e = deepest_first(top); e; e = next_upwards(e, top))
+	for (struct tree_entry *e = deepest_first(top); e; e = next_upwards(e, top)) {
 		e->doomed = true;
+		tree_unkeep(t, e);
+	}
 	for (struct tree_entry *e = deepest_first(top); e; e = next) {
 		next = next_upwards(e, top);
 		if (!e->n_locks) {

@@ -266,6 +266,12 @@ void tree_offer(struct tree *t, struct tree_entry *e)
 		evict_offer(tree_evict_of(t, e), &e->item);
 }
 
+static void give_block(struct tree *t, struct tree_entry *e)
+{
+	tree_unkeep(t, e);
+	pool_block_unref(t->config.root, e->block);
+}
+
 void tree_entry_remove(struct tree *t, struct tree_entry *e)
 {
 	struct tree_entry *parent = e->parent;
@@ -281,7 +287,7 @@ void tree_entry_remove(struct tree *t, struct tree_entry *e)
 		if (e->stored)
 			drop_stored(t, e);
 		else
-			pool_block_unref(t->config.root, e->block);
+			give_block(t, e);
 	}
 	evict_item_deinit(tree_evict_of(t, e), &e->item);
 	charge_deinit(&e->charge);
@@ -308,6 +314,11 @@ static void absorb(struct tree *t, struct tree_entry *e)
 void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block)
 {
 	absorb(t, e);
+	tree_entry_place(t, e, block);
+}
+
+void tree_entry_place(struct tree *t, struct tree_entry *e, uint32_t block)
+{
 	pool_block_ref(t->config.root, block);
 	e->block = block;
 	e->pending = false;

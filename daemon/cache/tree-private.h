@@ -6,6 +6,7 @@
  *   tree-entry.c    entries come, are found, locked, and go; namespaces
  *   tree-order.c    the children of an entry in the order of their tokens
  *   tree-room.c     who goes, from the pool to the host tier or for good, and what comes back
+ *   tree-keep.c     what outlives the process, and what an earlier one has left
  *   tree-control.c  pins, removal, figures
  *   tree-list.c     views of entries
  */
@@ -52,6 +53,8 @@ struct tree_entry {
 	struct list waiters;		/* for a pending one */
 	struct list pending_link;	/* in tree.pending */
 	uint64_t created;
+	struct kept_record *kept;	/* of a ready one: its record; NULL: it has none */
+	bool unverified;		/* it comes from an earlier process: its block was not looked at yet */
 	struct evict_item item;
 	struct charge charge;
 };
@@ -89,6 +92,8 @@ struct tree {
 	uint64_t next_id;
 	uint32_t n_locked;		/* not counting stored ones */
 	uint32_t n_held;		/* calls of tree_hold() */
+	uint32_t n_unverified;
+	bool closing;			/* it is about to go: what is kept stays so */
 	struct list namespaces[TREE_NS_BUCKETS];
 	struct list pending;		/* entries */
 	struct list woken;		/* paths */
@@ -118,10 +123,28 @@ static inline void tree_touch(struct tree *t, struct tree_entry *e, uint64_t now
 			      bool hit)
 {
 	evict_touch(tree_evict_of(t, e), &e->item, now, terms, hit);
+	if (e->kept)
+		kept_touch(e->kept, e->item.last_use, e->item.expires, e->item.hits, e->item.priority);
 }
 
 /* tree.c: gives up the deepest of the path's claims, of which it has one. */
 void tree_abandon_last(struct tree_path *p);
+
+/* tree-keep.c; without a kept pool all do nothing */
+/* A ready one with its terms: it is found again by the next process, if what is before it is. */
+void tree_keep(struct tree *t, struct tree_entry *e);
+/* It is not any more. Before its block is given back. */
+void tree_unkeep(struct tree *t, struct tree_entry *e);
+/* It may be used. False: its block was damaged, and it is gone with all below it. */
+bool tree_verified(struct tree *t, struct tree_entry *e);
+/* Whether it would be; it stays. */
+bool tree_block_is_good(struct tree *t, struct tree_entry *e);
+/* tree_verified() for the full blocks on the way of tokens below e, up to position n. */
+void tree_verify_way(struct tree *t, struct tree_entry *e, const int32_t *tokens, uint32_t n, uint64_t now);
+
+/* tree.c: the full block of these tokens, if it is there to be used: in the pool, or stored */
+struct tree_entry *tree_full_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
+				   uint64_t now);
 
 /* tree-entry.c */
 struct tree_ns *tree_ns_find(struct tree *t, struct tree_name name);
@@ -133,8 +156,10 @@ int tree_entry_new(struct tree *t, struct tree_entry *parent, const int32_t *tok
 		   struct evict_uid *uid, uint64_t now, struct tree_entry **out);
 /* One that is not locked and has no children. */
 void tree_entry_remove(struct tree *t, struct tree_entry *e);
-/* Gives it a block; takes a reference of the tree's own. */
+/* Gives it a block; takes a reference of the tree's own. Shorter leaves that say nothing else go. */
 void tree_entry_fill(struct tree *t, struct tree_entry *e, uint32_t block);
+/* The same, but for the leaves. */
+void tree_entry_place(struct tree *t, struct tree_entry *e, uint32_t block);
 /* Another uid pays for it.  0, TREE_E_QUOTA, -ENOMEM. */
 int tree_entry_move(struct tree *t, struct tree_entry *e, struct evict_uid *uid);
 /* A stored one gets a block of the pool, as by tree_entry_fill(), and what was stored goes.  As tree_entry_move(). */

@@ -107,7 +107,7 @@ static bool store(struct tree *t, struct tree_entry *e, uint64_t now)
 	struct evict *order;
 	struct evict_uid *u;
 
-	if (!t->config.host)
+	if (!t->config.host || !tree_block_is_good(t, e))
 		return false;
 	order = host_evict(t->config.host);
 	u = evict_uid_get(order, e->item.uid->uid);
@@ -119,6 +119,7 @@ static bool store(struct tree *t, struct tree_entry *e, uint64_t now)
 	}
 	evict_note_victim(&t->evict, &e->item);
 	evict_item_transfer(&t->evict, order, &e->item, u);
+	tree_unkeep(t, e);
 	pool_block_unref(t->config.root, e->block);
 	e->host = block;
 	e->stored = true;

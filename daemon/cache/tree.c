@@ -71,6 +71,7 @@ void tree_free(struct tree *t)
 {
 	if (!t)
 		return;
+	t->closing = true;
 	tree_wipe(t, NULL);
 	free(t->slab);
 	free(t->tokens);
@@ -246,9 +247,8 @@ void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n)
 
 /* --- lookup --- */
 
-/* The full block of these tokens, if it is there to be used: in the pool, or stored. */
-static struct tree_entry *full_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
-				     uint64_t now)
+struct tree_entry *tree_full_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
+				   uint64_t now)
 {
 	struct tree_entry *child = tree_child(t, e, tokens, t->block_tokens);
 
@@ -258,7 +258,7 @@ static struct tree_entry *full_child(const struct tree *t, const struct tree_ent
 static struct tree_entry *ready_child(const struct tree *t, const struct tree_entry *e, const int32_t *tokens,
 				      uint64_t now)
 {
-	struct tree_entry *child = full_child(t, e, tokens, now);
+	struct tree_entry *child = tree_full_child(t, e, tokens, now);
 
 	return child && !child->stored ? child : NULL;
 }
@@ -283,7 +283,7 @@ static struct tree_entry *descend_stored(const struct tree *t, struct tree_entry
 	struct tree_entry *child = e;
 
 	for (uint32_t end = e->first + e->n_tokens; child && n - end >= t->block_tokens; end += t->block_tokens) {
-		child = full_child(t, e, tokens + end, now);
+		child = tree_full_child(t, e, tokens + end, now);
 		e = child ? child : e;
 	}
 	return e;
@@ -456,6 +456,7 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		out->miss = TREE_MISS_EMPTY;
 		return;
 	}
+	tree_verify_way(t, from, tokens, n - 1, now);
 	e = descend(t, from, tokens, n - 1, now);
 	end = e->first + e->n_tokens;
 	pending = descend_pending(p, e, tokens, n - 1);
@@ -479,7 +480,9 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 		out->miss = TREE_MISS_EVICTED;	/* if it does not come back */
 		return;
 	}
-	find_partial(e, tokens + end, n - 1 - end, now, &partial);
+	do {
+		find_partial(e, tokens + end, n - 1 - end, now, &partial);
+	} while (partial.n && !tree_verified(t, partial.best));
 	if (t->config.whole_blocks)
 		partial.n = 0;
 	if (partial.n) {
@@ -520,6 +523,8 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 	out->n_tokens = end + partial.n;
 	if (partial.n)
 		out->n_evictable += !partial.best->n_locks && !partial.best->stored;
+	for (const struct tree_entry *f = e; t->n_unverified && f != p->at; f = f->parent)
+		out->n_unverified += f->unverified;
 	for (; e->parent && !e->n_locks; e = e->parent)
 		out->n_evictable++;
 }
@@ -645,6 +650,7 @@ static void enter_child(struct tree_path *p, struct tree_entry *e, uint64_t now,
 	move_to(p, e);
 	p->depth++;
 	tree_touch(p->tree, e, now, &p->terms, hit);
+	tree_keep(p->tree, e);
 }
 
 static int refuse(struct tree_path *p, int err)
@@ -661,6 +667,8 @@ int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_
 	if (p->at->doomed)
 		return refuse(p, TREE_E_PARENT);
 	e = tree_child(p->tree, p->at, tokens, p->tree->block_tokens);
+	if (e && !tree_verified(p->tree, e))
+		e = NULL;
 	if (!e) {
 		err = fill_new(p, tokens, p->tree->block_tokens, now, *block, &e);
 		if (!err)
@@ -694,6 +702,8 @@ int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint3
 		return 0;
 	find_partial(p->at, tokens, n, now, &partial);
 	e = partial.n == n ? partial.best : tree_child(p->tree, p->at, tokens, n);
+	if (e && !tree_verified(p->tree, e))
+		e = NULL;
 	/* With exactly these tokens, and here already. */
 	if (e && e->stored && e->n_tokens == n) {
 		err = tree_entry_promote(p->tree, e, p->uid, block);
@@ -703,12 +713,14 @@ int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint3
 	if (e) {
 		p->tree->stats.deduplicated++;
 		tree_touch(p->tree, e, now, &p->terms, false);
+		tree_keep(p->tree, e);
 		return 0;
 	}
 	err = fill_new(p, tokens, n, now, block, &e);
 	if (err)
 		return refuse(p, err);
 	tree_touch(p->tree, e, now, &p->terms, false);
+	tree_keep(p->tree, e);
 	tree_offer(p->tree, e);
 	return 0;
 }
@@ -723,8 +735,8 @@ int tree_restore(struct tree_path *p, const int32_t *tokens, uint64_t now, uint3
 
 	if (p->at->doomed)
 		return TREE_E_PARENT;
-	e = full_child(t, p->at, tokens, now);
-	if (!e)
+	e = tree_full_child(t, p->at, tokens, now);
+	if (!e || !tree_verified(t, e))
 		return TREE_E_GONE;
 	if (e->stored) {
 		err = tree_load(t, e, *block);

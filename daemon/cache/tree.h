@@ -154,6 +154,7 @@ struct tree_peek {
 	uint32_t n_tokens, n_tail, n_pending, n_stored;	/* as in tree_match */
 	bool tail_stored;
 	uint32_t n_evictable;		/* entries that could be evicted now, and not once the path holds them */
+	uint32_t n_unverified;		/* of the whole blocks found: tree_verify() */
 	struct tree_ref last;		/* the deepest whole block, stored ones included; the root: nothing */
 };
 void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out);
@@ -210,6 +211,28 @@ struct tree_ref tree_ref_parent(struct tree_ref ref);
 
 /* The path's blocks drew these shares (0 .. 1) of attention lately: [n], the first n blocks. */
 void tree_path_mass(struct tree_path *p, const float *mass, uint32_t n);
+
+/* --- what outlives the process --- */
+
+/*
+ * What is kept of the tree's root (pool_root_keep()) by an earlier process, or by an earlier tree, is in the tree from
+ * now on, charged to the uids that it was charged to.  Once, before anything else is in it. Blocks are not looked
+ * at: each is verified when it is first used, and one that is damaged goes then, with all below it.
+ * n_vocab: token ids are less; 0: any.  0, -ENOMEM: nothing is taken over.
+ */
+struct tree_adopted {
+	uint32_t n_entries;
+	uint32_t n_orphans;		/* dropped: what was before them is not there ... */
+	uint32_t n_quota;		/* ... the uid may not have so much */
+	uint32_t n_bad;			/* ... they contradict others */
+};
+int tree_adopt(struct tree *t, uint32_t n_vocab, uint64_t now, struct tree_adopted *out);
+/*
+ * Verifies the first max blocks that a lookup would find and nobody has verified yet; returns how many those were.
+ */
+uint32_t tree_verify(struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, uint32_t max);
+/* One that was found without a lookup may be used.  False: it was damaged, and is gone. */
+bool tree_verify_entry(struct tree *t, struct tree_entry *e);
 
 /* --- room --- */
 
@@ -323,6 +346,8 @@ struct tree_stats {
 	uint32_t n_stored;		/* entries in the host tier */
 	uint64_t stored_bytes;		/* that they take there */
 	uint64_t stored, restored, damaged;	/* went there; came back; could not */
+	uint32_t n_kept;		/* entries that the next process would find */
+	uint64_t adopted, verified, kept_damaged;	/* of an earlier process: all; used; could not be */
 };
 void tree_stats(const struct tree *t, struct tree_stats *out);
 

@@ -132,6 +132,11 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	int err;
 
 	engine_prefix_peek(r, now, &peek);
+	if (peek.n_unverified) {
+		if (engine_kept_verify(e, r, now))
+			return false;
+		engine_prefix_peek(r, now, &peek);
+	}
 	if (peek.n_pending && engine_prefix_wait(e, r, now))
 		return true;
 	if (engine_disk_ask(e, r, &peek))

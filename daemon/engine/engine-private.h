@@ -74,7 +74,7 @@ struct engine_model {
 	struct pool_root *root;
 	struct tree *tree;		/* of the blocks that are kept */
 	struct store_root *disk;	/* NULL: none */
-	bool disk_tried;
+	bool disk_tried, kept_tried;
 	uint32_t n_disk_jobs;		/* in the store's hands */
 	struct disk_backlog *backlog;	/* what is still to be written; NULL: nothing yet */
 	struct kb_workspace *ws;
@@ -249,6 +249,14 @@ void engine_disk_forget(struct engine_request *r);
 /* Makes the pool, of the descriptors if they are any good: then they are its own and -1.  0, -errno with a sentence. */
 int engine_kept_open(struct engine *e, const struct engine_config *config, int *pool_fd, int *index_fd,
 		     struct diag *diag);
+
+/* Of models that are new: what is kept of them is in their trees. */
+void engine_kept_adopt(struct engine *e);
+/*
+ * What a lookup would find of the request's prompt is verified, as far as that is due.  True: there is more, to be
+ * asked for again when those that run have had their turn.
+ */
+bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now);
 
 /* identity.c; id is zeroed */
 void engine_identify(const struct engine *e, const struct engine_model *em, struct store_identity *id);

@@ -176,6 +176,10 @@ static void publish_model(struct engine *e, struct engine_model *em)
 	m->host_stored = tree.stored;
 	m->host_restored = tree.restored;
 	m->host_damaged = tree.damaged;
+	m->blocks_kept = tree.n_kept;
+	m->kept_adopted = tree.adopted;
+	m->kept_verified = tree.verified;
+	m->kept_damaged = tree.kept_damaged;
 	em->published = *m;
 
 	s->cache_evicted += tree.evicted;
@@ -185,6 +189,10 @@ static void publish_model(struct engine *e, struct engine_model *em)
 	s->host_stored += m->host_stored;
 	s->host_restored += m->host_restored;
 	s->host_damaged += m->host_damaged;
+	s->blocks_kept += m->blocks_kept;
+	s->kept_adopted += m->kept_adopted;
+	s->kept_verified += m->kept_verified;
+	s->kept_damaged += m->kept_damaged;
 	if (!s->blocks_capacity || m->blocks_capacity < s->blocks_capacity) {
 		s->blocks_capacity = m->blocks_capacity;
 		s->blocks_free = m->blocks_free;
@@ -209,6 +217,7 @@ static void publish_host(struct engine *e)
 void engine_publish(struct engine *e)
 {
 	struct engine_stats *s = &e->stats;
+	struct pool_stats pool;
 
 	pthread_mutex_lock(&e->lock);
 	s->n_running = e->sched.n_active;
@@ -216,6 +225,10 @@ void engine_publish(struct engine *e)
 	s->n_parked = e->sched.n_parked + e->sched.n_ready;
 	s->blocks_used = s->blocks_cached = s->blocks_free = s->blocks_capacity = 0;
 	s->kv_bytes_used = s->host_stored = s->host_restored = s->host_damaged = 0;
+	s->blocks_kept = 0;
+	s->kept_adopted = s->kept_verified = s->kept_damaged = 0;
+	pool_stats(e->pool, &pool);
+	s->kv_bytes_dormant = pool.n_chunks_dormant * pool.chunk_bytes;
 	s->cache_evicted = e->evicted_before;
 	list_for_each(l, &e->models)
 		publish_model(e, list_entry(l, struct engine_model, link));
@@ -430,6 +443,7 @@ static bool take_commands(struct engine *e, bool work)
 	struct commands c;
 
 	collect(e, work, &c);
+	engine_kept_adopt(e);
 	for (struct list *l = c.first_new, *next; l != &e->requests; l = next) {
 		next = l->next;
 		enqueue(e, list_entry(l, struct engine_request, link));

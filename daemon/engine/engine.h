@@ -213,6 +213,13 @@ struct engine_stats {
 	uint64_t host_bytes, host_bytes_used, host_bytes_plain;
 	uint32_t host_blocks;
 	uint64_t host_stored, host_restored, host_damaged;	/* blocks that went there, came back, could not */
+	/*
+	 * Blocks that the next process would find; those found of an earlier one (or of an earlier load) by the models
+	 * that are loaded, used of them, damaged; bytes of the pool with blocks of models that are not loaded, which
+	 * count as free.
+	 */
+	uint32_t blocks_kept;
+	uint64_t kept_adopted, kept_verified, kept_damaged, kv_bytes_dormant;
 	uint64_t busy_ns;		/* time in steps */
 	/* Requests that looked into the cache, those that found something; tokens found; entries evicted. */
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
@@ -227,6 +234,8 @@ struct engine_model_stats {
 	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
 	uint32_t host_blocks;		/* of it in the host tier */
 	uint64_t host_stored, host_restored, host_damaged;	/* as in engine_stats */
+	uint32_t blocks_kept;
+	uint64_t kept_adopted, kept_verified, kept_damaged;
 	uint64_t kv_bytes_used;
 };
 void engine_model_stats(struct engine *e, const struct engine_model *em, struct engine_model_stats *out);

@@ -139,6 +139,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		return 0;
 	model_geometry(model, KB_KV_F16, config.block_tokens, &geometry);
 	config.block_bytes = geometry.block_bytes;
+	config.kv_memory_auto = !config.kv_memory;
 	if (!config.kv_memory)
 		config.kv_memory = default_kv_memory(model, &geometry, config.block_tokens);
 	config.kept_pool = fdstore_take(h->fdstore, FDSTORE_POOL);
