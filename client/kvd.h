@@ -238,6 +238,14 @@ struct kvd_status {
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
 	/* The tier behind the KV memory, of all (own: 0): budget, what it takes; blocks there, that went, that came. */
 	uint64_t host_bytes, host_bytes_used, host_blocks, host_stored, host_restored;
+	/*
+	 * The cache on disk, of all (own: 0): budget and what its files take; blocks there of models that are loaded;
+	 * prompts that were looked for there, those of which something was found; blocks written, read, let go
+	 * and found damaged; errors of the medium, and what was last wrong ("": nothing now).
+	 */
+	uint64_t disk_bytes, disk_bytes_used, disk_blocks, disk_lookups, disk_hits;
+	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
+	char disk_trouble[128];
 };
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 

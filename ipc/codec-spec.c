@@ -335,6 +335,12 @@ static const struct codec_field status_reply_fields[] = {
 	U64(T, host_bytes, CODEC_NOT_ZERO, 0), U64(T, host_bytes_used, CODEC_NOT_ZERO, 0),
 	U64(T, host_blocks, CODEC_NOT_ZERO, 0), U64(T, host_stored, CODEC_NOT_ZERO, 0),
 	U64(T, host_restored, CODEC_NOT_ZERO, 0),
+	U64(T, disk_bytes, CODEC_NOT_ZERO, 0), U64(T, disk_bytes_used, CODEC_NOT_ZERO, 0),
+	U64(T, disk_blocks, CODEC_NOT_ZERO, 0), U64(T, disk_lookups, CODEC_NOT_ZERO, 0),
+	U64(T, disk_hits, CODEC_NOT_ZERO, 0), U64(T, disk_written, CODEC_NOT_ZERO, 0),
+	U64(T, disk_read, CODEC_NOT_ZERO, 0), U64(T, disk_evicted, CODEC_NOT_ZERO, 0),
+	U64(T, disk_damaged, CODEC_NOT_ZERO, 0), U64(T, disk_errors, CODEC_NOT_ZERO, 0),
+	STRING(T, disk_trouble, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_TROUBLE_MAX),
 };
 #undef T
 

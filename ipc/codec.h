@@ -222,6 +222,9 @@ struct msg_status_reply {
 	uint64_t blocks_used, blocks_cached, blocks_free;
 	uint64_t cache_lookups, cache_hits, cached_tokens, cache_evicted;
 	uint64_t host_bytes, host_bytes_used, host_blocks, host_stored, host_restored;
+	uint64_t disk_bytes, disk_bytes_used, disk_blocks, disk_lookups, disk_hits;
+	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
+	const char *disk_trouble;	/* NULL: none */
 };
 
 struct msg_model {

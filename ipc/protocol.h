@@ -53,6 +53,7 @@
 #define KVD_CACHE_LS_MAX 120		/* entries in one cache_ls_reply */
 #define KVD_CACHE_WORDS_MAX 48		/* first words of an entry */
 #define KVD_CACHE_TEXT_MAX 1024		/* in a cache_show_reply */
+#define KVD_TROUBLE_MAX 127		/* what was last wrong with the disk */
 #define KVD_CACHE_PINS_MAX 16		/* who pinned, in a cache_show_reply */
 #define KVD_MISS_BYTES_MAX 64		/* of the token in a usage record */
 #define KVD_WELCOME_FDS 3

@@ -61,6 +61,9 @@ struct kvd_stats {
 	uint64_t cache_lookups, cache_hits, cached_tokens;
 	/* Of the whole daemon; 0 on a page of scope KVD_STATS_UID.  blocks_used are without the cached ones. */
 	uint64_t blocks_cached, cache_evicted;
+	/* The cache on disk, of the whole daemon; 0 on a page of scope KVD_STATS_UID.  See struct kvd_status. */
+	uint64_t disk_bytes, disk_bytes_used, disk_blocks, disk_lookups, disk_hits;
+	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
 };
 
 #define KVD_STATS_WORDS (sizeof(struct kvd_stats) / sizeof(uint64_t))

@@ -24,7 +24,8 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 {
 	return json_print(ctl, json_pack(
 		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,"
-		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}",
+		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,"
+		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
 		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
 		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
@@ -44,7 +45,13 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 		"cache_evicted", json_u64(s->cache_evicted),
 		"host_bytes", json_u64(s->host_bytes), "host_bytes_used", json_u64(s->host_bytes_used),
 		"host_blocks", json_u64(s->host_blocks), "host_stored", json_u64(s->host_stored),
-		"host_restored", json_u64(s->host_restored), "models", models_json(models, n)));
+		"host_restored", json_u64(s->host_restored), "models", models_json(models, n),
+		"disk_bytes", json_u64(s->disk_bytes), "disk_bytes_used", json_u64(s->disk_bytes_used),
+		"disk_blocks", json_u64(s->disk_blocks), "disk_lookups", json_u64(s->disk_lookups),
+		"disk_hits", json_u64(s->disk_hits), "disk_written", json_u64(s->disk_written),
+		"disk_read", json_u64(s->disk_read), "disk_evicted", json_u64(s->disk_evicted),
+		"disk_damaged", json_u64(s->disk_damaged), "disk_errors", json_u64(s->disk_errors),
+		"disk_trouble", s->disk_trouble));
 }
 
 static void print_model(const struct kvd_model *m)
@@ -90,6 +97,22 @@ static void print_host(const struct kvd_status *s)
 		       s->host_blocks, s->host_stored, s->host_restored);
 }
 
+/* The same of the cache on disk. */
+static void print_disk(const struct kvd_status *s)
+{
+	char a[FORMAT_MAX], b[FORMAT_MAX];
+
+	if (!s->disk_bytes)
+		return;
+	printf("%-12s%s of %s, %" PRIu64 " blocks; %" PRIu64 " written, %" PRIu64 " read, %" PRIu64 " evicted, %" PRIu64
+	       " damaged\n", "disk", format_bytes(a, s->disk_bytes_used), format_bytes(b, s->disk_bytes),
+	       s->disk_blocks, s->disk_written, s->disk_read, s->disk_evicted, s->disk_damaged);
+	printf("%-12s%" PRIu64 " of %" PRIu64 " prompts found something there; %" PRIu64 " error%s\n", "", s->disk_hits,
+	       s->disk_lookups, s->disk_errors, s->disk_errors == 1 ? "" : "s");
+	if (s->disk_trouble[0])
+		printf("%-12strouble: %s\n", "", s->disk_trouble);
+}
+
 static void print_page(const struct kvd_status *s, const struct kvd_model *models, size_t n)
 {
 	char a[FORMAT_MAX], b[FORMAT_MAX];
@@ -109,6 +132,7 @@ static void print_page(const struct kvd_status *s, const struct kvd_model *model
 	printf("%-12s%" PRIu64 " in use, %" PRIu64 " cached, %" PRIu64 " free\n", "blocks", s->blocks_used,
 	       s->blocks_cached, s->blocks_free);
 	print_host(s);
+	print_disk(s);
 	print_cache(s);
 	printf("%-12s%" PRIu32 "\n", "sessions", s->n_sessions);
 	printf("%-12s%" PRIu32 " running, %" PRIu32 " queued, %" PRIu32 " parked; %" PRIu64 " done, %" PRIu64

@@ -132,7 +132,13 @@ static void fill_status(struct kvd_status *out, const struct msg_status_reply *m
 		.cached_tokens = m->cached_tokens, .cache_evicted = m->cache_evicted,
 		.host_bytes = m->host_bytes, .host_bytes_used = m->host_bytes_used, .host_blocks = m->host_blocks,
 		.host_stored = m->host_stored, .host_restored = m->host_restored,
+		.disk_bytes = m->disk_bytes, .disk_bytes_used = m->disk_bytes_used, .disk_blocks = m->disk_blocks,
+		.disk_lookups = m->disk_lookups, .disk_hits = m->disk_hits, .disk_written = m->disk_written,
+		.disk_read = m->disk_read, .disk_evicted = m->disk_evicted, .disk_damaged = m->disk_damaged,
+		.disk_errors = m->disk_errors,
 	};
+	if (m->disk_trouble)
+		COPY(out->disk_trouble, m->disk_trouble);
 	COPY(out->version, m->version);
 	COPY(out->device, m->device);
 	COPY(out->level, m->level);

@@ -280,6 +280,7 @@ enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l)
 		disk_failed(r, err, "looking up");
 		l->n_found = 0;
 	}
+	r->disk->stats.lookup_hits += l->n_found > 0;
 	return l->n_found ? STORE_OK : STORE_MISS;
 }
 
@@ -347,7 +348,7 @@ static void note_read_error(struct disk_root *r, int err)
 	if (now < r->quiet_until)
 		return;
 	r->quiet_until = now + QUIET_NS;
-	disk_event(r->disk, "cache on disk, root %.8s: reading: %s; a miss", r->name, strerror(-err));
+	disk_event(r->disk, false, "cache on disk, root %.8s: reading: %s; a miss", r->name, strerror(-err));
 }
 
 static int read_entry(struct disk_root *r, struct store_read *read, struct slot_meta *meta)

@@ -26,17 +26,17 @@
 
 static const char identity_magic[8] = "KVDROOT\n";
 
-void disk_event(const struct disk *d, const char *fmt, ...)
+void disk_event(struct disk *d, bool good, const char *fmt, ...)
 {
 	char text[256];
 	va_list ap;
 
-	if (!d->event)
-		return;
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	d->event(d->arg, text);
+	snprintf(d->stats.trouble, sizeof(d->stats.trouble), "%.*s", (int)STORE_TROUBLE_MAX, good ? "" : text);
+	if (d->event)
+		d->event(d->arg, text);
 }
 
 /* --- identity --- */
@@ -320,14 +320,14 @@ static void pause_root(struct disk_root *r, int err, const char *doing)
 		d->reduced_until = clock_ns() + FULL_NS;
 	}
 	if (first)
-		disk_event(d, "cache on disk, root %.8s: %s: %s; going on without it, trying again later", r->name,
+		disk_event(d, false, "cache on disk, root %.8s: %s: %s; going on without it, trying again later", r->name,
 			   doing, strerror(-err));
 }
 
 static void note_reset(struct disk_root *r)
 {
 	r->disk->stats.resets++;
-	disk_event(r->disk, "cache on disk, root %.8s: the index is damaged; it begins cold", r->name);
+	disk_event(r->disk, false, "cache on disk, root %.8s: the index is damaged; it begins cold", r->name);
 }
 
 bool disk_root_open(struct disk_root *r)
@@ -485,7 +485,7 @@ int disk_commit(struct disk_root *r)
 		disk_failed(r, err, "moving the log");
 	} else if (r->pause_ns) {
 		r->pause_ns = r->paused_until = 0;
-		disk_event(r->disk, "cache on disk, root %.8s: works again", r->name);
+		disk_event(r->disk, true, "cache on disk, root %.8s: works again", r->name);
 	}
 	return 0;
 }

@@ -107,8 +107,9 @@ int64_t disk_take_id(struct disk_root *r);
 void disk_free_slot(struct disk_root *r, int64_t slot);
 /* One that is free, within a transaction. 0; INDEX_E_NONE: there is none; -EUCLEAN: the list of them can't be right. */
 int disk_take_free_slot(struct disk_root *r, int64_t *slot);
-__attribute__((format(printf, 2, 3)))
-void disk_event(const struct disk *d, const char *fmt, ...);
+/* A line for the log; good: it is no trouble. */
+__attribute__((format(printf, 3, 4)))
+void disk_event(struct disk *d, bool good, const char *fmt, ...);
 /* Looks at the sizes of its files again. */
 void disk_root_measure(struct disk_root *r);
 

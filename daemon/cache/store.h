@@ -44,6 +44,7 @@ struct store_root;
 #define STORE_NEVER UINT64_MAX		/* expires: never */
 #define STORE_BYTES_MIN (UINT64_C(2) << 20)
 #define STORE_QUEUE_MAX 64u
+#define STORE_TROUBLE_MAX 127u
 
 #define STORE_E_FULL 1			/* the queue of writes is full: not stored */
 
@@ -217,7 +218,7 @@ struct store_stats {
 	uint64_t queued;		/* writes */
 	uint64_t written, exists;	/* writes done: stored; there already */
 	uint64_t dropped_full, dropped_parent, dropped_room, dropped_paused, dropped_wiped, failed;
-	uint64_t lookups, lookup_tokens, found_tokens;
+	uint64_t lookups, lookup_hits, lookup_tokens, found_tokens;
 	uint64_t reads, read_ok, read_misses;
 	uint64_t damaged;		/* slots that did not fit their row or their checksum */
 	uint64_t resets;		/* indexes moved aside */
@@ -229,6 +230,7 @@ struct store_stats {
 	uint64_t index_bytes_written;	/* pages, to the log and from there */
 	uint64_t bytes_read;
 	uint64_t commits;
+	char trouble[STORE_TROUBLE_MAX + 1];	/* the last event; "": none since all worked again */
 };
 /* Any thread. */
 void store_stats(struct store *s, struct store_stats *out);

@@ -146,10 +146,24 @@ void disk_store_close(struct store *s)
 	store_free(s);
 }
 
-uint64_t disk_store_max_bytes(struct store *s)
+void disk_store_stats(struct store *s, struct disk_store_stats *out)
 {
-	struct store_stats stats;
+	struct store_stats stats = { 0 };
 
-	store_stats(s, &stats);
-	return stats.max_bytes;
+	if (s)
+		store_stats(s, &stats);
+	*out = (struct disk_store_stats){
+		.max_bytes = stats.max_bytes,
+		.bytes = stats.bytes,
+		.n_blocks = stats.n_slots - stats.n_free,
+		.lookups = stats.lookups,
+		.hits = stats.lookup_hits,
+		.written = stats.written,
+		.read = stats.read_ok,
+		.evicted = stats.evicted + stats.expired,
+		.damaged = stats.damaged,
+		.errors = stats.errors,
+	};
+	_Static_assert(sizeof(out->trouble) == sizeof(stats.trouble), "the whole line");
+	memcpy(out->trouble, stats.trouble, sizeof(out->trouble));
 }

@@ -48,6 +48,15 @@ int disk_store_open(struct store **out, const struct disk_store_config *config, 
 void disk_store_close(struct store *s);
 CLEANUP_DEFINE(struct store, disk_store_close)
 
-uint64_t disk_store_max_bytes(struct store *s);
+struct disk_store_stats {
+	uint64_t max_bytes, bytes;	/* of all files; bytes counts logs at the largest that they may become */
+	uint64_t n_blocks;		/* of models that are loaded */
+	/* Since the start: prompts asked for, those of which something was there; blocks. */
+	uint64_t lookups, hits, written, read, evicted, damaged;
+	uint64_t errors;		/* of the medium */
+	char trouble[128];		/* what was last wrong; "": nothing now */
+};
+/* Any thread; s NULL: zeros. */
+void disk_store_stats(struct store *s, struct disk_store_stats *out);
 
 #endif

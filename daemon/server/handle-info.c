@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "daemon/engine/cache-control.h"
+#include "daemon/engine/disk-store.h"
 #include "daemon/model/chat-template.h"
 #include "daemon/server/dispatch.h"
 #include "daemon/server/server-internal.h"
@@ -71,11 +72,27 @@ static void fill_status(const struct server *server, uint64_t id, struct msg_sta
 	};
 }
 
+static void fill_disk(const struct disk_store_stats *disk, struct msg_status_reply *out)
+{
+	out->disk_bytes = disk->max_bytes;
+	out->disk_bytes_used = disk->bytes;
+	out->disk_blocks = disk->n_blocks;
+	out->disk_lookups = disk->lookups;
+	out->disk_hits = disk->hits;
+	out->disk_written = disk->written;
+	out->disk_read = disk->read;
+	out->disk_evicted = disk->evicted;
+	out->disk_damaged = disk->damaged;
+	out->disk_errors = disk->errors;
+	out->disk_trouble = disk->trouble[0] ? disk->trouble : NULL;
+}
+
 static void reply_totals(struct session *s, uint64_t id)
 {
 	struct server *server = s->server;
 	struct engine *engine = models_engine(server->models);
 	struct engine_stats stats = { 0 };
+	struct disk_store_stats disk;
 	struct msg_status_reply reply;
 
 	if (engine)
@@ -104,6 +121,8 @@ static void reply_totals(struct session *s, uint64_t id)
 	reply.host_blocks = stats.host_blocks;
 	reply.host_stored = stats.host_stored;
 	reply.host_restored = stats.host_restored;
+	disk_store_stats(model_host_store(models_host(server->models)), &disk);
+	fill_disk(&disk, &reply);
 	session_send(s, KVD_MSG_STATUS_REPLY, &reply);
 }
 

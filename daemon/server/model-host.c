@@ -248,15 +248,18 @@ static int open_store(struct model_host *h, struct diag *diag)
 		.max_bytes = h->config->disk == SERVER_DISK_AUTO ? DISK_STORE_AUTO : h->config->disk,
 		.event = log_disk,
 	};
+	struct disk_store_stats stats;
 	int r;
 
 	if (!h->config->disk || h->config->no_cache)
 		return 0;
 	r = disk_store_open(&h->store, &config, diag);
-	if (!r && h->store)
-		log_info("cache on disk: in %s, at most %llu MiB", h->config->state_dir,
-			 (unsigned long long)disk_store_max_bytes(h->store) >> 20);
-	return r;
+	if (r || !h->store)
+		return r;
+	disk_store_stats(h->store, &stats);
+	log_info("cache on disk: in %s, at most %llu MiB", h->config->state_dir,
+		 (unsigned long long)stats.max_bytes >> 20);
+	return 0;
 }
 
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
@@ -322,4 +325,9 @@ const char *model_host_level(const struct model_host *h)
 uint32_t model_host_n_threads(const struct model_host *h)
 {
 	return h->backend->ops->n_threads(h->backend);
+}
+
+struct store *model_host_store(const struct model_host *h)
+{
+	return h->store;
 }

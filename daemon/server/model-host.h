@@ -21,6 +21,7 @@
 #include "ipc/protocol.h"
 
 struct fdstore;
+struct store;
 struct model_host;
 
 /*
@@ -67,6 +68,9 @@ void model_host_unload(struct model_host *h, struct hosted_model *m);
 
 /* NULL until a model was loaded; the loader's thread, or others that heard of that load. */
 struct engine *model_host_engine(const struct model_host *h);
+
+/* The cache on disk; NULL: there is none. */
+struct store *model_host_store(const struct model_host *h);
 
 const char *model_host_device(const struct model_host *h);	/* "cpu" */
 const char *model_host_level(const struct model_host *h);	/* "avx2" */

@@ -99,7 +99,9 @@ static void write_stats(struct views_query *q)
 	struct server *s = q->server;
 	struct engine *engine = models_engine(s->models);
 	struct engine_stats stats = { 0 };
+	struct disk_store_stats disk;
 	struct stats_health health = {
+		.disk = &disk,
 		.state = s->stopping ? KVD_STATS_STOPPING : s->ready ? KVD_STATS_READY : KVD_STATS_LOADING,
 		.loading_percent = models_percent(s->models),
 		.n_models = models_count(s->models),
@@ -116,6 +118,7 @@ static void write_stats(struct views_query *q)
 		engine_stats(engine, &stats);
 		health.engine = &stats;
 	}
+	disk_store_stats(model_host_store(models_host(s->models)), &disk);
 	stats_pages_write(s->pages, &health);
 	s->stats_asked = false;
 }

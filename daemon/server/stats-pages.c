@@ -208,6 +208,20 @@ static void add_health(const struct stats_pages *p, const struct stats_health *h
 	s->n_models = health->n_models;
 }
 
+static void write_disk(const struct disk_store_stats *disk, struct kvd_stats *s)
+{
+	s->disk_bytes = disk->max_bytes;
+	s->disk_bytes_used = disk->bytes;
+	s->disk_blocks = disk->n_blocks;
+	s->disk_lookups = disk->lookups;
+	s->disk_hits = disk->hits;
+	s->disk_written = disk->written;
+	s->disk_read = disk->read;
+	s->disk_evicted = disk->evicted;
+	s->disk_damaged = disk->damaged;
+	s->disk_errors = disk->errors;
+}
+
 static void write_totals(const struct stats_pages *p, const struct stats_health *health,
 			 uint64_t memory_bytes)
 {
@@ -237,6 +251,7 @@ static void write_totals(const struct stats_pages *p, const struct stats_health 
 		s.kv_bytes = e->kv_bytes;
 		s.kv_bytes_used = e->kv_bytes_used;
 	}
+	write_disk(health->disk, &s);
 	s.weight_bytes = health->weight_bytes;
 	add_health(p, health, &s);
 	stats_write(&p->totals, &s);

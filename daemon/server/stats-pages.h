@@ -17,6 +17,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/engine/disk-store.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/sink.h"
 #include "ipc/base/account.h"
@@ -57,6 +58,7 @@ struct stats_health {
 	uint32_t (*n_waiting_of)(void *arg, uid_t uid);	/* and how many of them are a uid's */
 	void *arg;
 	const struct engine_stats *engine;	/* NULL while loading */
+	const struct disk_store_stats *disk;
 	const struct engine_request_view *views;
 	size_t n_views;
 };

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache on disk as an administrator meets it: options, where it lies, who may have it, what is told and removed."""
+import json
 import os
 import random
+import re
+import struct
 import subprocess
+import time
 
+import kvdclient as k
 import pytest
 from conftest import BUILD, make_tiny
+from test_cache_control import UIDS, as_user, needs_root
 
 BLOCK = 16
 
@@ -127,3 +133,76 @@ def test_unusable_directory_is_one_line(kept, directory):
         assert cached(c, ids(1, 100)) == 0
         assert cached(c, ids(1, 100)) == 99
     assert list((directory / "elsewhere").iterdir()) == []
+
+
+# --- figures ---
+
+DISK = ("disk_bytes", "disk_bytes_used", "disk_blocks", "disk_lookups", "disk_hits", "disk_written", "disk_read",
+        "disk_evicted", "disk_damaged", "disk_errors")
+
+
+def figures(d):
+    s = d.status()
+    return {name: s.get(name, 0) for name in DISK}
+
+
+def page_words(c):
+    """The last words of the statistics page, which are the disk's."""
+    n_words, = struct.unpack_from("<I", c.stats, 16)
+    return dict(zip(DISK, struct.unpack_from(f"<{n_words}Q", c.stats, 72)[-len(DISK):]))
+
+
+def test_figures(kept, kvctl, directory):
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 100))
+        d.until(lambda: figures(d)["disk_written"] == 6, "six blocks on disk")
+        f = figures(d)
+        assert f["disk_bytes"] == 64 << 20 and f["disk_blocks"] == 6 and f["disk_lookups"] == 1
+        taken = sum(p.stat().st_size for p in (directory / "state").rglob("*"))
+        assert 0 < taken <= f["disk_bytes_used"] + 8192 and f["disk_bytes_used"] < f["disk_bytes"]
+        d.until(lambda: page_words(c) == f, "the same on the page")
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 100))
+        f = figures(d)
+        assert (f["disk_lookups"], f["disk_hits"], f["disk_read"], f["disk_written"], f["disk_blocks"]) == (1, 1, 6, 0, 6)
+        v = json.loads(kvctl("--json", "status", socket=d.socket).stdout)
+        assert {name: v[name] for name in DISK} == f and v["disk_trouble"] == ""
+        out = kvctl("status", socket=d.socket).stdout.decode()
+        assert re.search(r"^disk +\S+ \w+ of 64\.0 MiB, 6 blocks; 0 written, 6 read, 0 evicted, 0 damaged\n"
+                         r" +1 of 1 prompts found something there; 0 errors\n", out, re.M), out
+
+
+@needs_root
+def test_figures_are_not_for_everybody(kept):
+    """Counters must not tell one user about another."""
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 100))
+    with as_user(UIDS[0]):
+        other = d.client()
+    with other:
+        ask(other, ids(1, 100))
+        d.until(lambda: figures(d)["disk_written"] == 12, "both on disk")
+        time.sleep(0.6)
+        assert set(page_words(other).values()) == {0}
+        assert not [name for name in other.call(k.STATUS) if name.startswith("disk")]
+
+
+def test_trouble_is_told(kept, directory):
+    """What is wrong with the disk is in the status, as long as it is."""
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 100))
+        d.until(lambda: figures(d)["disk_written"] == 6, "six blocks on disk")
+        assert "disk_trouble" not in d.status()
+    d.stop()
+    root, = (p for p in (directory / "state/cache").iterdir() if p.is_dir())
+    (root / "index").write_bytes(b"x" * 8192)
+    d = kept()
+    with d.client() as c:
+        assert cached(c, ids(1, 100)) == 0
+        assert "index is damaged" in d.status()["disk_trouble"]
+    assert d.log.read_text().count("the index is damaged") == 1

@@ -349,6 +349,9 @@ static void test_status_reply(void **state)
 		.loading_percent = 100, .no_cache = true, .blocks_used = 17, .blocks_cached = 18, .blocks_free = 19,
 		.cache_lookups = 20, .cache_hits = 21, .cached_tokens = UINT64_MAX, .cache_evicted = 22,
 		.host_bytes = 23, .host_bytes_used = 24, .host_blocks = 25, .host_stored = 26, .host_restored = 27,
+		.disk_bytes = 28, .disk_bytes_used = 29, .disk_blocks = 30, .disk_lookups = 31, .disk_hits = 32,
+		.disk_written = 33, .disk_read = 34, .disk_evicted = 35, .disk_damaged = 36, .disk_errors = 37,
+		.disk_trouble = "full",
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_STATUS_REPLY, &a);
 	const struct msg_status_reply *s = &m->status_reply;
@@ -366,6 +369,10 @@ static void test_status_reply(void **state)
 	SAME(*s, a, cache_lookups); SAME(*s, a, cache_hits); SAME(*s, a, cached_tokens);
 	SAME(*s, a, cache_evicted); SAME(*s, a, host_bytes); SAME(*s, a, host_bytes_used); SAME(*s, a, host_blocks);
 	SAME(*s, a, host_stored); SAME(*s, a, host_restored);
+	SAME(*s, a, disk_bytes); SAME(*s, a, disk_bytes_used); SAME(*s, a, disk_blocks); SAME(*s, a, disk_lookups);
+	SAME(*s, a, disk_hits); SAME(*s, a, disk_written); SAME(*s, a, disk_read); SAME(*s, a, disk_evicted);
+	SAME(*s, a, disk_damaged); SAME(*s, a, disk_errors);
+	SAME_STR(*s, a, disk_trouble);
 	SAME(*s, a, no_cache);
 }
 
