@@ -122,9 +122,15 @@ static int store_row(struct disk_root *r, const struct store_write *w, const str
 	if (err || refill || p.id == p.ns)
 		return err;
 	p.children++;
-	/* It goes no earlier than what follows it. */
-	p.expires = MAX(p.expires, row->expires);
 	return index_update(r->index, &p);
+}
+
+/* Nothing outlives what is before it, without which it can't be found: uses are what makes a path stay. */
+static int64_t expiry_of(const struct store_write *w, const struct index_row *parent)
+{
+	int64_t expires = row_time(w->expires);
+
+	return parent->id == parent->ns ? expires : MIN(expires, parent->expires);
 }
 
 static struct index_row row_of(struct disk_root *r, const struct store_write *w, const struct index_row *parent)
@@ -134,7 +140,7 @@ static struct index_row row_of(struct disk_root *r, const struct store_write *w,
 		.parent = parent->id,
 		.ns = parent->ns,
 		.created = row_time(w->now),
-		.expires = row_time(w->expires),
+		.expires = expiry_of(w, parent),
 		.rank = rank_of(r, w->first),
 		.slot = INDEX_NO_SLOT,
 		.uid = w->uid,
@@ -168,7 +174,7 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 		note_alias(r, w->id, (uint64_t)row.id);
 		w->stored_id = (uint64_t)row.id;
 		row.rank = rank_of(r, row.first);
-		row.expires = MAX(row.expires, row_time(w->expires));
+		row.expires = MAX(row.expires, expiry_of(w, &parent));
 		*result = STORE_EXISTS;
 		return index_update(r->index, &row);
 	}
@@ -229,6 +235,19 @@ static int use_row(struct disk_root *r, struct index_row *row, int64_t expires)
 	return err ? err : index_update(r->index, row);
 }
 
+/* It and all before it, in one transaction, so that none ever expires before what follows it. */
+static int use_path(struct disk_root *r, struct index_row *row, int64_t expires)
+{
+	int err;
+
+	while (!(err = use_row(r, row, expires)) && row->parent != row->ns) {
+		err = index_get(r->index, row->parent, row);
+		if (err)
+			return err == INDEX_E_NONE ? -EUCLEAN : err;
+	}
+	return err;
+}
+
 static int lookup(struct disk_root *r, struct store_lookup *l)
 {
 	int64_t now = (int64_t)MIN(l->now, (uint64_t)INT64_MAX), expires = l->expires ? row_time(l->expires) : 0;
@@ -243,6 +262,8 @@ static int lookup(struct disk_root *r, struct store_lookup *l)
 		err = index_get(r->index, parent, &row);
 		if (!err && row.ns != ns)
 			err = INDEX_E_NONE;
+		if (!err)
+			err = use_path(r, &row, expires);
 	}
 	if (err)
 		return err == INDEX_E_NONE ? 0 : err;
@@ -286,28 +307,20 @@ enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l)
 
 enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 {
-	enum store_result result = STORE_MISS;
 	struct index_row row;
-	int err = 0;
+	int err;
 
 	if (!disk_root_open(r))
 		return STORE_MISS;
 	r->disk->use++;
-	id = real_id(r, id);
-	while (!err && !(err = index_get(r->index, (int64_t)id, &row))) {
-		if (result == STORE_MISS && row.slot == INDEX_NO_SLOT)
-			break;
-		result = STORE_OK;
-		err = use_row(r, &row, expires ? row_time(expires) : 0);
-		if (row.parent == row.ns)
-			break;
-		id = (uint64_t)row.parent;
-	}
-	if (err < 0) {
+	err = index_get(r->index, (int64_t)real_id(r, id), &row);
+	if (!err && row.slot == INDEX_NO_SLOT)
+		err = INDEX_E_NONE;
+	if (!err)
+		err = use_path(r, &row, expires ? row_time(expires) : 0);
+	if (err < 0)
 		disk_failed(r, err, "noting a use");
-		return STORE_MISS;
-	}
-	return result;
+	return err ? STORE_MISS : STORE_OK;
 }
 
 /* --- reading --- */

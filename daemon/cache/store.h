@@ -132,7 +132,7 @@ struct store_write {
 	uint32_t n_tokens;
 	uint32_t first;			/* its first position */
 	uid_t uid;			/* who had it computed */
-	uint64_t now, expires;
+	uint64_t now, expires;		/* no later than its parent does by then */
 	const void *block;		/* [block_bytes] */
 	uint64_t id;			/* set at once, so that what follows it may be put */
 	uint64_t stored_id;		/* result: what it is stored as; another one where it was there already */
@@ -157,7 +157,7 @@ struct store_lookup {
 	const int32_t *tokens;
 	uint32_t n_tokens;
 	uint64_t now;
-	uint64_t expires;		/* what is found expires no earlier; 0: it stays as it is */
+	uint64_t expires;		/* what is found, and all before it, expires no earlier; 0: as it is */
 	struct store_found *found;	/* [max_found] */
 	uint32_t max_found;
 	uint32_t n_found;		/* result */

@@ -236,7 +236,7 @@ static uint64_t expiry_of(const struct engine_request *r, uint64_t now)
 }
 
 /* What is used out of memory is not to be what the disk has not seen used for longest. */
-static void touch(struct engine_request *r, struct tree_ref ref)
+static void touch(struct engine_request *r, struct tree_ref ref, uint64_t expires)
 {
 	struct disk_touch *t = calloc(1, sizeof(*t));
 
@@ -244,11 +244,7 @@ static void touch(struct engine_request *r, struct tree_ref ref)
 		return;
 	t->model = r->model;
 	t->ref = ref;
-	t->touch = (struct store_touch){
-		.request.done = touch_done,
-		.id = tree_disk_id(ref),
-		.expires = r->params.ttl_ns ? expiry_of(r, clock_real_ns()) : STORE_NEVER,
-	};
+	t->touch = (struct store_touch){ .request.done = touch_done, .id = tree_disk_id(ref), .expires = expires };
 	r->disk_touched = true;
 	r->model->n_disk_jobs++;
 	store_touch(r->model->disk, &t->touch);
@@ -394,13 +390,13 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 {
 	uint32_t block_tokens = r->model->block_tokens, n = engine_prefix_n_lookup(r);
 	uint32_t first = (peek->n_tokens - peek->n_tail) / block_tokens + peek->n_stored;
-	uint64_t parent = tree_disk_id(peek->last);
+	uint64_t parent = tree_disk_id(peek->last), now = clock_real_ns();
 	struct disk_job *j;
 
 	if (!r->model->disk || !r->path.tree || r->disk_asked)
 		return false;
 	if (parent && !r->disk_touched)
-		touch(r, peek->last);
+		touch(r, peek->last, expiry_of(r, now));
 	if (n <= (first + 1) * block_tokens || (first && !parent))
 		return false;
 	r->disk_asked = true;
@@ -414,8 +410,8 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 		.parent = parent,
 		.tokens = j->tokens,
 		.n_tokens = n,
-		.now = clock_real_ns(),
-		.expires = r->params.ttl_ns ? expiry_of(r, clock_real_ns()) : STORE_NEVER,
+		.now = now,
+		.expires = expiry_of(r, now),
 		.found = j->found,
 		.max_found = n / block_tokens,
 	};
@@ -506,12 +502,14 @@ bool engine_disk_read(struct engine *e, struct engine_request *r)
 
 	if (!j || !j->answered)
 		return false;
-	if (!j->n_found || depth != j->first_block) {
-		/* Nothing is there, or the tree has got more or less meanwhile. */
+	if (depth < j->first_block || depth - j->first_block >= j->n_found) {
+		/* Nothing is there, or the tree has it all by now, or less than it had. */
 		r->disk_job = NULL;
 		job_free(j);
 		return false;
 	}
+	/* What others have brought meanwhile is not read. */
+	j->next = j->n_read = depth - j->first_block;
 	j->end = j->n_found;
 	r->model->n_disk_jobs++;
 	scheduler_hold(&e->sched, &r->seq);

@@ -52,7 +52,7 @@ def pair(daemons, models, tmp_path):
         j.close()
 
 
-def requests(rng, prompts, n, longest):
+def requests(rng, prompts, n, longest, more):
     """A plan for workers: n requests and how they are read, then None for ever.  longest: of most answers."""
     lock, left = threading.Lock(), [n]
 
@@ -62,7 +62,8 @@ def requests(rng, prompts, n, longest):
                 return None
             left[0] -= 1
             ids = prompts.next()
-            fields = {"ids": ids, "n": min(longest, rng.choice([1, 2, 5, 8, 17, 40])), "logprobs": 1, "ignore_eos": True}
+            fields = {"ids": ids, "n": min(longest, rng.choice([1, 2, 5, 8, 17, 40])), "logprobs": 1,
+                      "ignore_eos": True, **more}
             if rng.random() < 0.2:
                 fields["prompt_logprobs"] = rng.choice([0, len(ids) // 2, max(0, len(ids) - 2)])
             elif rng.random() < 0.2:
@@ -85,18 +86,24 @@ def run_all(workers):
             raise w.error
 
 
-def random_requests(d, judge, seed, n_vocab, n, max_len, tokenize, longest=40):
-    """Rounds of one to eight clients; what they got goes to the judge, and into later prompts."""
+def random_requests(d, judge, seed, n_vocab, n, max_len, tokenize, longest=40, between=None, **more):
+    """
+    Rounds of one to eight clients; what they got goes to the judge, and into later prompts.  between: gets the results
+    of a round, and returns the daemon to go on with.  more: fields of all requests.
+    """
     rng = random.Random(seed)
     prompts = prefix.Prompts(rng, n_vocab, max_len, tokenize)
-    cached = 0
+    cached, results = 0, None
     while n > 0:
+        if between and results is not None:
+            d = between(results)
         n_now = min(n, 16)
         n -= n_now
-        plan = requests(rng, prompts, n_now, longest)
+        plan = requests(rng, prompts, n_now, longest, more)
         workers = [prefix.Worker(d, rng.random(), plan, PATIENCE) for _ in range(rng.choice([1, 2, 4, 8]))]
         run_all(workers)
-        for fields, result in (done for w in workers for done in w.results):
+        results = [done for w in workers for done in w.results]
+        for fields, result in results:
             assert not result.error, result.error
             note = f"{len(fields['ids'])} tokens, {result.usage}"
             cached += result.usage["cached"]

@@ -229,16 +229,17 @@ static void test_expiry(void **state)
 	make_tokens(t, 12, 1);
 	assert_int_equal(put(&f, f.root, "n", 0, t, 4, 100, 200, &ids[0]), STORE_OK);
 	assert_int_equal(put(&f, f.root, "n", ids[0], t, 8, 100, 300, &ids[1]), STORE_OK);
-	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 150, found, 4), 2);
-	/* It lives as long as what follows it. */
-	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 250, found, 4), 2);
-	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 300, found, 4), 0);
+	/* What follows it lives no longer. */
+	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 199, found, 4), 2);
+	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 200, found, 4), 0);
+	assert_int_equal(find(&f, f.root, "n", ids[0], t + 4, 4, 200, found, 4), 0);
 	/* The clock was set back: it is there, and nothing else happens. */
 	assert_int_equal(find(&f, f.root, "n", 0, t, 8, 5, found, 4), 2);
 	/* A use lets it live longer, over a restart too. */
-	l.tokens = t;
-	l.n_tokens = 8;
-	l.now = 250;
+	l.tokens = t + 4;
+	l.n_tokens = 4;
+	l.parent = ids[0];
+	l.now = 150;
 	l.expires = 1000;
 	store_lookup(f.root, &l);
 	assert_int_equal(await(&f, &l.request), STORE_OK);
