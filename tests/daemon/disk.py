@@ -28,6 +28,10 @@ def xxh3(data, seed=0):
     return xxhash.XXH3_64bits_withSeed(data, len(data), seed)
 
 
+def signed(word):
+    return word - (1 << 64) if word >> 63 else word
+
+
 def root_dirs(state):
     """Of all roots that lie there."""
     cache = pathlib.Path(state) / "cache"
@@ -82,14 +86,25 @@ class Root:
     def __init__(self, folder):
         self.dir = folder
         self.name = folder.name
-        data = (folder / "identity").read_bytes()
+        self.entries, self.free, self.names = {}, [], {}
+        self.block_tokens = self.block_bytes = self.stride = self.n_slots = 0
+        if (folder / "identity").exists():
+            self.read_identity()
+            self.read_index()
+        else:
+            self.assert_empty()
+
+    def assert_empty(self):
+        """It was being made, or emptied: nothing was committed."""
+        slots = self.dir / "slots"
+        assert not slots.exists() or not slots.stat().st_size
+
+    def read_identity(self):
+        data = (self.dir / "identity").read_bytes()
         assert data[:8] == b"KVDROOT\n" and struct.unpack("<Q", data[-8:])[0] == xxh3(data[:-8])
         version, self.block_tokens, self.block_bytes, n_fields = struct.unpack_from("<IIQI", data, 8)
         assert version == 1 and len(data) == 32 + n_fields + 8
         self.stride = HEADER + (self.block_bytes + 4095) // 4096 * 4096
-        self.entries = {}       # by id
-        self.free = []
-        self.read_index()
 
     def read_index(self):
         with tempfile.TemporaryDirectory() as copy:
@@ -98,20 +113,31 @@ class Root:
                     shutil.copy(self.dir / name, copy)
             db = sqlite3.connect(f"{copy}/index")
             try:
-                assert db.execute("PRAGMA quick_check").fetchall() == [("ok",)]
-                state = db.execute("SELECT root, n_slots, n_free, next_id FROM state").fetchall()
-                assert len(state) == 1 and state[0][0].hex() == self.name
-                self.n_slots, n_free, self.next_id = state[0][1:]
-                self.free = [row[0] for row in db.execute("SELECT slot FROM free")]
-                assert len(self.free) == n_free
-                self.names = dict(db.execute("SELECT id, name FROM namespace"))
-                for row in db.execute("SELECT id, parent, ns, first, uid, created, expires, slot, children, tokens "
-                                      "FROM entry ORDER BY first"):
-                    keys = ("id", "parent", "ns", "first", "uid", "created", "expires", "slot", "children")
-                    entry = dict(zip(keys, row), tokens=struct.unpack(f"<{len(row[9]) // 4}I", row[9]))
-                    self.entries[entry["id"]] = entry
+                self.read_rows(db)
             finally:
                 db.close()
+
+    def read_rows(self, db):
+        assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        if not db.execute("SELECT name FROM sqlite_master").fetchall():
+            self.assert_empty()
+            return
+        seed = int.from_bytes(bytes.fromhex(self.name)[:8], "little")
+        state, = db.execute("SELECT root, seed, next_id, n_slots, n_free, use, sum FROM state")
+        assert state[0].hex() == self.name
+        assert state[6] == signed(xxh3(state[0] + struct.pack("<5q", *state[1:6]), seed))
+        self.next_id, self.n_slots, n_free = state[2:5]
+        self.free = [row[0] for row in db.execute("SELECT slot FROM free")]
+        assert len(self.free) == n_free
+        for key, name, total in db.execute("SELECT id, name, sum FROM namespace"):
+            assert total == signed(xxh3(name, xxh3(struct.pack("<q", key), seed)))
+            self.names[key] = name
+        keys = ("id", "parent", "ns", "hash", "created", "expires", "rank", "slot", "uid", "first", "children")
+        for row in db.execute(f"SELECT {', '.join(keys)}, tokens, sum FROM entry ORDER BY first"):
+            entry = dict(zip(keys, row), tokens=struct.unpack(f"<{len(row[11]) // 4}I", row[11]))
+            assert row[12] == signed(xxh3(struct.pack("<8q4I", *row[:11], len(entry["tokens"]))
+                                          + row[11].ljust(256, b"\0"), seed))
+            self.entries[entry["id"]] = entry
 
     def slot(self, f, entry):
         """Whether the entry's slot is what the format says; f: the file."""
@@ -135,6 +161,8 @@ class Root:
         assert len(set(taken + self.free)) == len(taken + self.free), "a slot is of two"
         assert set(taken + self.free) <= set(range(self.n_slots))
         n_children = {}
+        if not self.entries:
+            return set()
         with open(self.dir / "slots", "rb") as f:
             for e in self.entries.values():
                 if e["slot"] != NO_SLOT:
@@ -150,12 +178,20 @@ class Root:
         for key, e in self.entries.items():
             assert e["children"] == n_children.get(key, 0)
             assert 0 < key < self.next_id
+        return set(self.entries)
 
-    def prefixes(self, name, good=None):
-        """All token prefixes that can be read from their beginning on; good: of which entries."""
+    def whole(self):
+        """Ids of the entries whose slots are as they were written."""
+        if not self.entries:
+            return set()
+        with open(self.dir / "slots", "rb") as f:
+            return {key for key, e in self.entries.items() if e["slot"] != NO_SLOT and self.slot(f, e)}
+
+    def prefixes(self, name, good):
+        """All token prefixes that can be read from their beginning on, of entries that are good."""
         known = {}      # id: tokens up to its end
         for e in self.entries.values():
-            if e["slot"] == NO_SLOT or self.names[e["ns"]] != name or (good and not good(e)):
+            if e["slot"] == NO_SLOT or self.names[e["ns"]] != name or e["id"] not in good:
                 continue
             before = () if e["parent"] == e["ns"] else known.get(e["parent"])
             if before is not None:
@@ -164,14 +200,16 @@ class Root:
 
 
 class Committed:
-    """What a state directory has for a namespace: how much of a prompt must be found again."""
+    """
+    What a state directory has for a namespace: how much of a prompt must be found again.  damaged: only what is whole
+    down from the beginning counts; otherwise all of it must be.
+    """
 
-    def __init__(self, state, name=b"uid:%d" % os.getuid(), check=True, good=None):
+    def __init__(self, state, name=b"uid:%d" % os.getuid(), damaged=False):
         self.by_block_tokens = {}
         self.roots = [Root(d) for d in root_dirs(state)]
         for r in self.roots:
-            if check:
-                r.check()
+            good = r.whole() if damaged else r.check()
             self.by_block_tokens.setdefault(r.block_tokens, set()).update(r.prefixes(name, good))
 
     def found(self, ids, block_tokens):
@@ -222,17 +260,17 @@ class Harm:
     """Ways to damage a state directory that no daemon uses; remembers old copies of it to put back."""
 
     def __init__(self, state, seed):
-        self.state, self.rng = pathlib.Path(state), random.Random(seed)
-        self.old = tempfile.mkdtemp(prefix="kvd-old-")
-        self.saved = False
+        self.cache, self.rng = pathlib.Path(state) / "cache", random.Random(seed)
+        self.state = state
+        self.folder = tempfile.mkdtemp(prefix="kvd-old-")
+        self.old = pathlib.Path(self.folder) / "cache"
 
     def close(self):
-        shutil.rmtree(self.old, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     def save(self):
-        shutil.rmtree(self.old)
-        shutil.copytree(self.state / "cache", self.old)
-        self.saved = True
+        shutil.rmtree(self.old, ignore_errors=True)
+        shutil.copytree(self.cache, self.old)
 
     def some_files(self, k):
         files = [d / name for d in root_dirs(self.state) for name in FILES if (d / name).is_file()]
@@ -255,52 +293,50 @@ class Harm:
             path.unlink()
 
     def exchanged(self):
-        """The same file of two roots; with only one root, two files of it."""
-        dirs = root_dirs(self.state)
-        name = self.rng.choice(FILES)
+        """The same file of two roots; where there is one root, two files of it."""
+        dirs, name = root_dirs(self.state), self.rng.choice(FILES)
         a, b = (dirs[0] / name, dirs[1] / name) if len(dirs) > 1 else (dirs[0] / "index", dirs[0] / "slots")
         if a.exists() and b.exists():
-            a.rename(a.with_suffix(".x"))
+            a.rename(self.cache / "x")
             b.rename(a)
-            a.with_suffix(".x").rename(b)
+            (self.cache / "x").rename(b)
 
-    def put_back(self, names):
-        for d in root_dirs(self.old_state()):
-            there = self.state / "cache" / d.name
-            for name in names:
-                if (d / name).exists() and there.is_dir():
-                    shutil.copy(d / name, there / name)
-
-    def old_state(self):
-        """As a state directory, whose cache is the copy."""
-        state = pathlib.Path(self.old + ".state")
-        state.mkdir(exist_ok=True)
-        link = state / "cache"
-        if not link.is_symlink():
-            link.symlink_to(self.old)
-        return state
+    def put_back(self, *names):
+        paths = [d / name for d in root_dirs(self.folder) for name in names]
+        paths = [p for p in paths if p.exists() and (self.cache / p.parent.name).is_dir()]
+        for path in paths:
+            shutil.copy(path, self.cache / path.parent.name / path.name)
 
     def old_index(self):
-        self.put_back(["index", "index-wal"])
+        self.put_back("index", "index-wal")
 
     def old_slots(self):
-        self.put_back(["slots"])
+        self.put_back("slots")
 
     def old_log(self):
-        self.put_back(["index-wal"])
+        self.put_back("index-wal")
 
     def old_all(self):
-        shutil.rmtree(self.state / "cache")
-        shutil.copytree(self.old, self.state / "cache")
+        """A backup of the whole: nothing of it is damaged."""
+        shutil.rmtree(self.cache)
+        shutil.copytree(self.old, self.cache)
 
     def do(self):
-        """One of them; its name."""
+        """One of them: its name, and what of the directory says now what there must be: Committed, or None."""
         ways = ["flipped"] * 6 + ["zeroed", "zeroed", "truncated", "truncated", "removed", "exchanged"]
-        if self.saved:
+        if self.old.exists():
             ways += ["old_index", "old_slots", "old_log", "old_all"]
-        way = self.rng.choice(ways) if root_dirs(self.state) else "nothing"
-        if way != "nothing":
-            getattr(self, way)()
+        if not root_dirs(self.state):
+            return "nothing", None
         if self.rng.random() < 0.3:
             self.save()
-        return way
+        way = self.rng.choice(ways)
+        getattr(self, way)()
+        return way, self.committed()
+
+    def committed(self):
+        """What there must be, where something was harmed some time; None: an index is, so that it may begin cold."""
+        try:
+            return Committed(self.state, damaged=True)
+        except (AssertionError, ValueError, TypeError, OSError, struct.error, sqlite3.Error):
+            return None

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""kill -9 at random instants under load, and in every other cycle harm to what lies on disk.
+
+Every answer is the judge's, also one that was cut off; every start succeeds; what was committed and is whole is found again.
+"""
+import random
+import threading
+import time
+
+import disk
+import kvdclient as k
+import prefix
+import pytest
+from conftest import LONG, SANITIZED
+from test_disk_bits import judge
+from test_prefix_bits import SEED, models
+
+__all__ = ["judge", "models"]   # fixtures
+N_CYCLES = 100 if LONG else 8 if SANITIZED else 20
+BLOCK = 16
+ARCHS = ["llama", "qwen2"]      # a root each
+# Troubles of the disk that a cycle may have to tell of: some of each root, not one for each block.
+MAX_LINES = 8
+
+
+class Load:
+    """Clients that ask without end, until they are told to stop or the daemon is gone."""
+
+    def __init__(self, daemon, prompts, names, n_clients, seed):
+        self.daemon, self.prompts, self.names = daemon, prompts, names
+        self.lock = threading.Lock()
+        self.results = []       # (which model, ids, Result), also of those that were cut off
+        self.stop = False
+        self.error = None
+        self.threads = [threading.Thread(target=self.run, args=(random.Random(seed + i),)) for i in range(n_clients)]
+        for t in self.threads:
+            t.start()
+
+    def run(self, rng):
+        try:
+            with self.daemon.client(name="load") as c:
+                while not self.stop:
+                    self.one(c, rng)
+        except (OSError, k.Closed, k.Refused) as e:
+            if not self.stop:
+                self.error = e
+        except BaseException as e:      # pylint: disable=broad-except
+            self.error = e
+
+    def one(self, c, rng):
+        which, result = rng.randrange(len(self.names)), k.Result()
+        with self.lock:
+            ids = self.prompts[which].next()
+        rid = c.submit(ids=ids, n=rng.choice([1, 4, 20]), ignore_eos=True, logprobs=1, model=self.names[which])
+        with self.lock:
+            self.results.append((which, ids, result))
+        while not result.ended:
+            record = c.next_record(60)
+            assert record is not None, "no answer"
+            result.add(record[0], c.decode(record[0], record[2]))
+        assert not result.error, result.error
+        with self.lock:
+            self.prompts[which].remember(ids + result.ids)
+
+    def end(self):
+        self.stop = True
+        for t in self.threads:
+            t.join()
+        if self.error:
+            raise self.error
+
+
+class Cycles:
+    """A daemon of two models that is killed again and again; state: its directory."""
+
+    def __init__(self, start, judges, names, state, seed):
+        self.start, self.judges, self.names, self.state = start, judges, names, state
+        self.rng = random.Random(seed)
+        self.prompts = [prefix.Prompts(random.Random(seed + i), prefix.N_VOCAB, 400) for i in range(len(names))]
+        self.must = None        # what has to be found: Committed, or None
+        self.asked = []         # (which model, ids) of the cycle before
+        self.n_found = self.n_must = self.n_must_known = 0
+        self.ways = []
+
+    def find_again(self, d):
+        """What was committed is found: of some prompts, each asked for the first time since the start."""
+        self.rng.shuffle(self.asked)
+        with d.client() as c:
+            for which, ids in self.asked[:6]:
+                r = prefix.ask(c, ids, 1, model=self.names[which])
+                assert not r.error, r.error
+                self.judges[which].right(ids, r, self.ways[-1:])
+                want = self.must.found(ids, BLOCK) if self.must else 0
+                assert r.usage["cached"] >= want, f"after {self.ways[-1:]}: {want} were stored: {r.usage}"
+                self.n_must += want
+                self.n_found += r.usage["cached"]
+
+    def one(self, harm):
+        d = self.start()
+        self.find_again(d)
+        load = Load(d, self.prompts, self.names, self.rng.choice([4, 6, 8]), self.rng.random())
+        time.sleep(self.rng.random() * 0.25)
+        assert d.proc.poll() is None, d.log.read_text()
+        load.stop = True
+        d.kill()
+        load.end()
+        told = [line for line in d.log.read_text().splitlines() if "cache on disk, root" in line]
+        assert len(told) <= MAX_LINES, told
+        for which, ids, result in load.results:
+            self.judges[which].right(ids, result, self.ways[-1:])
+        self.asked = [(which, ids) for which, ids, _ in load.results] or self.asked
+        if harm and len(self.ways) % 2:
+            way, self.must = harm.do()
+        else:
+            way, self.must = "killed", harm.committed() if harm else disk.Committed(self.state)
+        self.ways.append(way)
+        self.n_must_known += self.must is not None
+
+
+@pytest.fixture
+def cycles(daemons, judge, models, directory):
+    """cycles(*options) -> Cycles"""
+    paths = [models(arch) for arch in ARCHS]
+    judges = [judge(path) for path in paths]
+
+    def make(*options, seed=SEED, start=daemons, **kw):
+        print(f"KVD_TEST_SEED={SEED}")
+        command = (*(word for path in paths for word in ("--model", path)), "--block-tokens", BLOCK,
+                   "--state-dir", directory / "state", *options)
+        return Cycles(lambda: start(*command, **kw), judges, [path.stem for path in paths], directory / "state", seed)
+    return make
+
+
+def test_killed_and_damaged(cycles):
+    """A pool of a few prompts, so that the disk is read all the time; a disk for all of them."""
+    c = cycles("--kv-memory", "6M", "--disk", "256M")
+    harm = disk.Harm(c.state, SEED)
+    try:
+        for _ in range(N_CYCLES):
+            c.one(harm)
+    finally:
+        print(c.ways)
+        print(f"{c.n_must} tokens had to be found, {c.n_found} were; {c.n_must_known} times it was known")
+        harm.close()
+    assert c.n_must > 0 and c.n_must_known > N_CYCLES // 4
+
+
+def test_killed_on_a_small_disk(cycles):
+    """Where blocks make room for others all the time, in files of slots that move and shrink."""
+    c = cycles("--kv-memory", "6M", "--disk", "5M")
+    with disk.Watch(c.state) as watch:
+        for i in range(N_CYCLES // 2):
+            c.one(None)
+            # By now others may have taken its place.
+            c.must = None
+    assert 1 << 20 < watch.length <= 5 << 20 and watch.allocated <= 5 << 20
