@@ -9,6 +9,7 @@
  *   tree-keep.c     what outlives the process, and what an earlier one has left
  *   tree-control.c  pins, removal, figures
  *   tree-list.c     views of entries
+ *   tree-share.c    bytes that leave the tree and come in
  */
 #ifndef KVD_TREE_PRIVATE_H
 #define KVD_TREE_PRIVATE_H
@@ -181,6 +182,10 @@ enum tree_miss tree_ghost(const struct tree *t, const struct tree_entry *parent,
 
 /* tree-room.c: decodes a stored one into a block.  0; TREE_E_GONE: it is void now; -errno: not now. */
 int tree_load(struct tree *t, struct tree_entry *e, uint32_t block);
+/* The same into host_plain(): n bytes of it. */
+int tree_decode(struct tree *t, struct tree_entry *e, uint64_t *n);
+/* An unlocked one goes with what is stored below it, leaves first; returns how many entries went. */
+uint32_t tree_remove_all(struct tree *t, struct tree_entry *e, uint64_t now);
 
 /* tree-control.c: all of one */
 void tree_wipe_ns(struct tree *t, struct tree_ns *ns);

@@ -31,8 +31,7 @@ static void remove_one(struct tree *t, struct tree_entry *e, uint64_t now)
 	t->stats.evicted += !expired;
 }
 
-/* With what is stored below it, leaves first; returns how many entries went. */
-static uint32_t remove_all(struct tree *t, struct tree_entry *e, uint64_t now)
+uint32_t tree_remove_all(struct tree *t, struct tree_entry *e, uint64_t now)
 {
 	uint32_t n = 1;
 
@@ -132,23 +131,33 @@ static bool store(struct tree *t, struct tree_entry *e, uint64_t now)
 	return true;
 }
 
-int tree_load(struct tree *t, struct tree_entry *e, uint32_t block)
+/* A stored one's bytes are in host_plain() then. */
+int tree_decode(struct tree *t, struct tree_entry *e, uint64_t *n)
 {
 	struct host *h = t->config.host;
-	uint64_t n = plain_bytes(t, e);
-	int err = host_get(h, &e->host, n);
+	int err;
 
-	if (!err)
-		err = pool_block_write(t->config.root, block, e->n_tokens, host_plain(h));
-	t->stats.restored += !err;
+	*n = plain_bytes(t, e);
+	err = host_get(h, &e->host, *n);
 	if (err != HOST_E_DAMAGED)
 		return err > 0 ? -ENOMEM : err;
 	/* The entry stays for those below it, which are as good as before once it is computed again. */
 	tree_note_ghost(t, e, false);
 	t->stats.stored_bytes -= host_block_bytes(&e->host);
-	host_drop(h, &e->host, n);
+	host_drop(h, &e->host, *n);
 	t->stats.damaged++;
 	return TREE_E_GONE;
+}
+
+int tree_load(struct tree *t, struct tree_entry *e, uint32_t block)
+{
+	uint64_t n;
+	int err = tree_decode(t, e, &n);
+
+	if (!err)
+		err = pool_block_write(t->config.root, block, e->n_tokens, host_plain(t->config.host));
+	t->stats.restored += !err;
+	return err;
 }
 
 /* --- room --- */
@@ -157,7 +166,7 @@ int tree_load(struct tree *t, struct tree_entry *e, uint32_t block)
 static void evict(struct tree *t, struct tree_entry *e, uint64_t now)
 {
 	if (tree_expired(e, now) || !store(t, e, now))
-		remove_all(t, e, now);
+		tree_remove_all(t, e, now);
 }
 
 static bool evict_of(struct tree *t, uid_t uid, uint64_t now)
@@ -169,7 +178,7 @@ static bool evict_of(struct tree *t, uid_t uid, uint64_t now)
 		return true;
 	item = victim_of(&t->evict, uid, now);
 	if (item)
-		remove_all(t, list_entry(item, struct tree_entry, item), now);
+		tree_remove_all(t, list_entry(item, struct tree_entry, item), now);
 	return item != NULL;
 }
 
@@ -243,7 +252,7 @@ uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max)
 		n++;
 	}
 	while (n < max && (item = evict_next_expired(&t->evict, now)))
-		n += remove_all(t, list_entry(item, struct tree_entry, item), now);
+		n += tree_remove_all(t, list_entry(item, struct tree_entry, item), now);
 	return n;
 }
 

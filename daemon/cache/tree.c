@@ -690,6 +690,15 @@ int tree_enter(struct tree_path *p, const int32_t *tokens, uint64_t now, uint32_
 	return refuse(p, err);
 }
 
+bool tree_step(struct tree_path *p, const int32_t *tokens, uint64_t now)
+{
+	struct tree_entry *e = p->at->doomed ? NULL : ready_child(p->tree, p->at, tokens, now);
+
+	if (e)
+		enter_child(p, e, now, false);
+	return e != NULL;
+}
+
 int tree_keep_tail(struct tree_path *p, const int32_t *tokens, uint32_t n, uint32_t block, uint64_t now)
 {
 	struct partial partial;

@@ -51,13 +51,13 @@ static bool make_room(struct engine *e, struct engine_model *em, uint32_t n, uin
 	return true;
 }
 
-/* The disk has blocks in its hands, or a sequence will run when another has done something for it. */
+/* The disk, or verify.c, has blocks in its hands, or a sequence will run when another has done something for it. */
 static bool on_its_way(const struct engine *e)
 {
 	list_for_each(l, &e->models)
 		if (list_entry(l, struct engine_model, link)->n_disk_jobs)
 			return true;
-	return !list_empty(&e->sched.held);
+	return e->n_lent || !list_empty(&e->sched.held);
 }
 
 /* The uid's blocks are used up: its own other sequences decide what happens. */

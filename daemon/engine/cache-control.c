@@ -62,8 +62,7 @@ static uint64_t id_of(const struct engine *e, uint64_t number)
 
 /* --- who may what --- */
 
-/* The namespace itself, or one below it. */
-static bool is_within(struct tree_name name, const char *top)
+bool cache_is_within(struct tree_name name, const char *top)
 {
 	size_t n = strlen(top);
 
@@ -73,15 +72,14 @@ static bool is_within(struct tree_name name, const char *top)
 
 static bool owns(const struct cache_scope *s, struct tree_name name)
 {
-	return s->admin || is_within(name, s->own);
+	return s->admin || cache_is_within(name, s->own);
 }
 
-/* tree_want_fn: what the scope shows. */
-static bool sees(void *arg, struct tree_name name, uid_t uid)
+bool cache_sees(void *arg, struct tree_name name, uid_t uid)
 {
 	const struct cache_scope *s = arg;
 
-	if (s->filter[0] && !is_within(name, s->filter))
+	if (s->filter[0] && !cache_is_within(name, s->filter))
 		return false;
 	return uid == s->uid || owns(s, name);
 }
@@ -91,7 +89,7 @@ static bool wipes(void *arg, struct tree_name name, uid_t uid)
 {
 	const struct cache_command *c = arg;
 
-	return owns(&c->scope, name) && (c->all || is_within(name, c->scope.filter));
+	return owns(&c->scope, name) && (c->all || cache_is_within(name, c->scope.filter));
 }
 
 /* The entry of the command, as the one who asks sees it. */
@@ -185,7 +183,7 @@ static void list(const struct engine *e, struct cache_command *c)
 	uint64_t now = clock_ns();
 
 	c->block_tokens = c->model->block_tokens;
-	c->n = tree_list(c->model->tree, id_of(e, c->after), sees, &c->scope, views, CACHE_PAGE_MAX);
+	c->n = tree_list(c->model->tree, id_of(e, c->after), cache_sees, &c->scope, views, CACHE_PAGE_MAX);
 	for (uint32_t i = 0; i < c->n; i++)
 		describe(e, c, &views[i], now, &c->entries[i]);
 	if (c->n == CACHE_PAGE_MAX)
@@ -306,7 +304,7 @@ static int run_on_entry(const struct engine *engine, struct cache_command *c)
 	}
 }
 
-static bool is_there(const struct engine *e, const struct engine_model *em)
+bool engine_has_model(const struct engine *e, const struct engine_model *em)
 {
 	list_for_each(l, &e->models)
 		if (list_entry(l, struct engine_model, link) == em)
@@ -318,7 +316,7 @@ static int run(struct engine *e, struct cache_command *c)
 {
 	bool of_all = !c->model && (c->op == CACHE_WIPE || c->op == CACHE_USAGE);
 
-	if (!of_all && !(c->model && is_there(e, c->model)))
+	if (!of_all && !(c->model && engine_has_model(e, c->model)))
 		return CACHE_E_NO_MODEL;
 	switch (c->op) {
 	case CACHE_LS:

@@ -15,6 +15,7 @@
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *   cache-control.c  what people ask of the cache
+ *   share.c, export.c, import.c, verify.c    its bytes go out, come in, and are computed again; see share.h
  *
  * All functions here: the engine thread, unless said.
  */
@@ -111,6 +112,7 @@ struct engine {
 	struct store *store;		/* NULL: no disk */
 	struct list models;		/* the first has its turn */
 	struct scheduler sched;
+	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */
 	struct list finished;		/* to be released at the end of the round */
 	struct sink *dirty;		/* to be flushed */
 	struct engine_stats stats;
@@ -260,6 +262,13 @@ bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now
 
 /* identity.c; id is zeroed */
 void engine_identify(const struct engine *e, const struct engine_model *em, struct store_identity *id);
+
+/* cache-control.c */
+bool engine_has_model(const struct engine *e, const struct engine_model *em);
+/* The namespace `top` itself, or one below it. */
+bool cache_is_within(struct tree_name name, const char *top);
+/* tree_want_fn, arg: a cache_scope, and what it shows. */
+bool cache_sees(void *arg, struct tree_name name, uid_t uid);
 
 /* step.c: one step of the model over its active sequences. */
 void engine_step(struct engine *e, struct engine_model *em);
