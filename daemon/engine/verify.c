@@ -41,6 +41,7 @@ struct verify {
 	uint32_t *table;		/* [n_max] */
 	int32_t *tokens;		/* [n_max * block_tokens] */
 	uint32_t n_max, n_path, next;
+	uint32_t n_fresh;		/* blocks that it has */
 	uint8_t *stored, *computed;	/* [block_bytes] */
 	struct charge charge;
 };
@@ -62,6 +63,7 @@ static void give_back(struct engine *e, struct verify *v, uint32_t i)
 		return;
 	pool_block_unref(v->em->root, v->path[i].fresh);
 	v->path[i].fresh = NO_BLOCK;
+	v->n_fresh--;
 	e->n_lent--;
 }
 
@@ -78,12 +80,16 @@ static int get_blocks(struct engine *e, struct verify *v, uint32_t end)
 			v->path[i].fresh = NO_BLOCK;
 			return err;
 		}
+		v->n_fresh++;
 		e->n_lent++;
 	}
 	return 0;
 }
 
-/* Tokens and block table of the path up to `end`; returns how many tokens, 0: something of it has gone. */
+/*
+ * Tokens and block table of the path up to `end`; returns how many tokens, 0: something of it has gone, or what it
+ * follows is not shown.
+ */
 static uint32_t set_table(struct verify *v, uint32_t end)
 {
 	uint32_t n = 0;
@@ -92,7 +98,8 @@ static uint32_t set_table(struct verify *v, uint32_t end)
 		struct path_block *b = &v->path[i];
 		struct tree_view view;
 
-		if (!tree_ref_view(v->em->tree, b->ref, &view) || (b->fresh == NO_BLOCK && view.tier != TREE_TIER_POOL))
+		if (!tree_ref_view(v->em->tree, b->ref, &view) || view.parent != (i ? v->path[i - 1].ref.id : 0) ||
+		    (b->fresh == NO_BLOCK && view.tier != TREE_TIER_POOL))
 			return 0;
 		v->table[i] = b->fresh == NO_BLOCK ? view.block : b->fresh;
 		memcpy(v->tokens + n, view.tokens, view.n_tokens * sizeof(*v->tokens));
@@ -205,7 +212,6 @@ static void verify_some(struct engine *e, void *arg)
 {
 	struct verify *v = arg;
 	uint32_t begin_at = v->next, end, n;
-	bool kept = e->n_lent > 0;
 
 	v->result = 0;
 	if (!engine_has_model(e, v->em)) {
@@ -214,7 +220,7 @@ static void verify_some(struct engine *e, void *arg)
 	}
 	v->busy = e->sched.n_active || e->sched.n_waiting;
 	/* Somebody may wait for the blocks that this has. */
-	if (kept && e->sched.n_waiting) {
+	if (v->n_fresh && e->sched.n_waiting) {
 		v->n_path = v->next;
 	} else {
 		n = v->busy ? 1 : MAX(TOKENS_IDLE / v->em->block_tokens, 1u);
