@@ -42,6 +42,7 @@ enum kvd_client_code {
 	KVD_REFUSED_NO_MEMORY = 10, KVD_REFUSED_SHUTDOWN = 11, KVD_REFUSED_INTERNAL = 12,
 	KVD_REFUSED_LOADING = 13, KVD_REFUSED_UNLOADED = 14, KVD_REFUSED_CANCELLED = 15,
 	KVD_REFUSED_BAD_MODEL = 16, KVD_REFUSED_EXISTS = 17, KVD_REFUSED_NO_ENTRY = 18,
+	KVD_REFUSED_FILE = 19,
 };
 
 struct kvd_client;
@@ -362,6 +363,46 @@ int kvd_cache_drop(struct kvd_client *c, const char *model, uint64_t entry, unsi
 /* Removes all of ns and those below it (NULL: one's own).  model NULL: of all models. */
 int kvd_cache_wipe(struct kvd_client *c, const char *model, const char *ns, unsigned flags,
 		   struct kvd_cache_change *out);
+
+/*
+ * The cache as bytes.  Initialise with kvd_share_options_init(): fields may be added at the end.  What a namespace
+ * shows and who owns it is as above.
+ */
+struct kvd_share_options {
+	size_t struct_size;
+	const char *model;	/* NULL: the default one */
+	const char *ns;		/* export, verify: of it and those below it; NULL: one's own; verify: all that one sees */
+	const char *cache_key;	/* import: all into this part of one's own; NULL: as in the file */
+	uint32_t count;		/* verify: entries, at least; 0: 64; UINT32_MAX: all */
+	/*
+	 * Called about ten times a second while the call waits, in its thread; entries done, of total (0: nobody
+	 * knows).  Not 0: gives up.  NULL: nobody wants to know.
+	 */
+	int (*progress)(void *arg, uint64_t done, uint64_t total);
+	void *progress_arg;
+};
+void kvd_share_options_init(struct kvd_share_options *o);
+
+struct kvd_share_result {
+	uint64_t n_entries, n_tokens, bytes;	/* written; taken; found to be the same */
+	uint64_t n_there;	/* import: there already */
+	uint64_t n_left;	/* import: left, since what they follow is not there */
+	uint64_t n_differ;	/* verify: differed from what was computed, and were dropped */
+	uint64_t compute_ns;	/* verify */
+	int code;		/* import: why it ended before the file did, enum kvd_client_code; 0: it did not */
+	char message[257];	/* in a sentence; verify: the first that differed */
+};
+
+/*
+ * fd is of a regular file or a pipe, open for writing (reading), and stays the caller's.  Written is what
+ * daemon/cache/EXPORT.md says.  An import goes into one's own namespace; what it takes is found by nobody else.
+ * 0; KVD_E_REFUSED: kvd_client_code() and kvd_client_error() say why, KVD_REFUSED_FILE for what is wrong with the
+ * file; -ECANCELED: given up; -EINVAL: kvd_client_field() says which option; others as kvd_status().
+ */
+int kvd_cache_export(struct kvd_client *c, int fd, const struct kvd_share_options *o, struct kvd_share_result *out);
+int kvd_cache_import(struct kvd_client *c, int fd, const struct kvd_share_options *o, struct kvd_share_result *out);
+/* Computes entries chosen at random again, and compares. */
+int kvd_cache_verify(struct kvd_client *c, const struct kvd_share_options *o, struct kvd_share_result *out);
 
 const char *kvd_version(void);		/* of the library */
 unsigned kvd_protocol_version(void);	/* a daemon of another one is refused */

@@ -285,6 +285,21 @@ static const struct codec_field cache_wipe_fields[] = {
 	BOOL(msg_cache_wipe, all, CODEC_DEFAULT),
 };
 
+static const struct codec_field cache_export_fields[] = {
+	ID(msg_cache_export), CACHE_MODEL(msg_cache_export), CACHE_NAMESPACE(msg_cache_export),
+	BOOL(msg_cache_export, progress, CODEC_DEFAULT),
+};
+static const struct codec_field cache_import_fields[] = {
+	ID(msg_cache_import), CACHE_MODEL(msg_cache_import),
+	STRING(msg_cache_import, cache_key, CODEC_NOT_ZERO, CODEC_FILE, 1, KVD_CACHE_KEY_MAX),
+	BOOL(msg_cache_import, progress, CODEC_DEFAULT),
+};
+static const struct codec_field cache_verify_fields[] = {
+	ID(msg_cache_verify), CACHE_MODEL(msg_cache_verify), CACHE_NAMESPACE(msg_cache_verify),
+	U32(msg_cache_verify, count, CODEC_NOT_ZERO, 1, UINT32_MAX),
+	BOOL(msg_cache_verify, progress, CODEC_DEFAULT),
+};
+
 static int cache_wipe_check(const void *object, const char **field, const char **text)
 {
 	const struct msg_cache_wipe *m = object;
@@ -393,6 +408,25 @@ static const struct codec_field cache_done_fields[] = {
 	ANY_U64(msg_cache_done, bytes),
 };
 
+#define T msg_cache_shared
+static const struct codec_field cache_shared_fields[] = {
+	ID(T), ANY_U64(T, n_entries), ANY_U64(T, n_tokens), ANY_U64(T, bytes), ANY_U64(T, n_there), ANY_U64(T, n_left),
+	U32(T, code, CODEC_REQUIRED, 0, KVD_CODE_LAST),
+	STRING(T, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
+};
+#undef T
+
+#define T msg_cache_verified
+static const struct codec_field cache_verified_fields[] = {
+	ID(T), ANY_U64(T, n_entries), ANY_U64(T, n_tokens), ANY_U64(T, bytes), ANY_U64(T, n_differ),
+	ANY_U64(T, compute_ns), STRING(T, message, CODEC_REQUIRED, CODEC_TEXT, 0, KVD_ERROR_TEXT_MAX),
+};
+#undef T
+
+static const struct codec_field cache_progress_fields[] = {
+	ID(msg_cache_progress), ANY_U64(msg_cache_progress, done), ANY_U64(msg_cache_progress, total),
+};
+
 /* --- the table ------------------------------------------------------------------------- */
 
 #define MESSAGE(ID_, NAME, FROM_CLIENT) \
@@ -420,6 +454,9 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_CACHE_UNPIN, cache_unpin, true), FIELDS(cache_unpin) },
 	{ MESSAGE(KVD_MSG_CACHE_DROP, cache_drop, true), FIELDS(cache_drop) },
 	{ MESSAGE(KVD_MSG_CACHE_WIPE, cache_wipe, true), FIELDS(cache_wipe), .check = cache_wipe_check },
+	{ MESSAGE(KVD_MSG_CACHE_EXPORT, cache_export, true), FIELDS(cache_export) },
+	{ MESSAGE(KVD_MSG_CACHE_IMPORT, cache_import, true), FIELDS(cache_import) },
+	{ MESSAGE(KVD_MSG_CACHE_VERIFY, cache_verify, true), FIELDS(cache_verify) },
 	{ MESSAGE(KVD_MSG_WELCOME, welcome, false), FIELDS(welcome), .versioned = true },
 	{ MESSAGE(KVD_MSG_REFUSED, refused, false), FIELDS(refused) },
 	{ MESSAGE(KVD_MSG_ERROR, error, false), FIELDS(error) },
@@ -434,6 +471,9 @@ static const struct codec_spec messages[] = {
 	{ MESSAGE(KVD_MSG_CACHE_LS_REPLY, cache_ls_reply, false), FIELDS(cache_ls_reply) },
 	{ MESSAGE(KVD_MSG_CACHE_SHOW_REPLY, cache_show_reply, false), FIELDS(cache_show_reply) },
 	{ MESSAGE(KVD_MSG_CACHE_DONE, cache_done, false), FIELDS(cache_done) },
+	{ MESSAGE(KVD_MSG_CACHE_SHARED, cache_shared, false), FIELDS(cache_shared) },
+	{ MESSAGE(KVD_MSG_CACHE_VERIFIED, cache_verified, false), FIELDS(cache_verified) },
+	{ MESSAGE(KVD_MSG_CACHE_PROGRESS, cache_progress, false), FIELDS(cache_progress) },
 };
 
 const struct codec_spec *codec_spec_of(uint64_t id)

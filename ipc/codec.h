@@ -178,6 +178,30 @@ struct msg_cache_wipe {
 	bool all;		/* optional: false; all namespaces */
 };
 
+/* With one descriptor: the file or pipe, open for writing. */
+struct msg_cache_export {
+	uint64_t id;
+	const char *model;	/* optional: NULL, the default one */
+	const char *namespace;	/* optional: NULL, the peer's own; with those below it */
+	bool progress;		/* optional: false; `cache_progress` now and then */
+};
+
+/* The same, open for reading. */
+struct msg_cache_import {
+	uint64_t id;
+	const char *model;
+	const char *cache_key;	/* optional: NULL, as in the file */
+	bool progress;
+};
+
+struct msg_cache_verify {
+	uint64_t id;
+	const char *model;
+	const char *namespace;	/* optional: NULL, all that the peer may see */
+	uint32_t count;		/* optional: 0, KVD_CACHE_VERIFY_DEFAULT; UINT32_MAX: all */
+	bool progress;
+};
+
 /* --- daemon to client ------------------------------------------------------- */
 
 struct msg_welcome {
@@ -315,6 +339,27 @@ struct msg_cache_done {
 	uint64_t n_entries, n_tokens, bytes;	/* concerned */
 };
 
+struct msg_cache_shared {
+	uint64_t id;
+	uint64_t n_entries, n_tokens, bytes;	/* written, or taken */
+	uint64_t n_there, n_left;	/* import: there already; left, since what they follow is not there */
+	uint32_t code;		/* enum kvd_code: why it stopped before the end; OK: it did not */
+	const char *message;
+};
+
+struct msg_cache_verified {
+	uint64_t id;
+	uint64_t n_entries, n_tokens, bytes;	/* that were the same */
+	uint64_t n_differ;	/* entries that were not, and were dropped */
+	uint64_t compute_ns;
+	const char *message;	/* which the first was */
+};
+
+struct msg_cache_progress {
+	uint64_t id;
+	uint64_t done, total;	/* entries; total 0: nobody knows */
+};
+
 /* --- decoding ----------------------------------------------------------------- */
 
 /* A decoded message.  Strings and arrays live as long as it does. */
@@ -349,9 +394,15 @@ struct msg {
 		struct msg_cache_unpin cache_unpin;
 		struct msg_cache_drop cache_drop;
 		struct msg_cache_wipe cache_wipe;
+		struct msg_cache_export cache_export;
+		struct msg_cache_import cache_import;
+		struct msg_cache_verify cache_verify;
 		struct msg_cache_ls_reply cache_ls_reply;
 		struct msg_cache_show_reply cache_show_reply;
 		struct msg_cache_done cache_done;
+		struct msg_cache_shared cache_shared;
+		struct msg_cache_verified cache_verified;
+		struct msg_cache_progress cache_progress;
 	};
 	void *storage;		/* the codec's */
 };
@@ -436,9 +487,15 @@ CODEC_ENCODER(cache_pin, KVD_MSG_CACHE_PIN)
 CODEC_ENCODER(cache_unpin, KVD_MSG_CACHE_UNPIN)
 CODEC_ENCODER(cache_drop, KVD_MSG_CACHE_DROP)
 CODEC_ENCODER(cache_wipe, KVD_MSG_CACHE_WIPE)
+CODEC_ENCODER(cache_export, KVD_MSG_CACHE_EXPORT)
+CODEC_ENCODER(cache_import, KVD_MSG_CACHE_IMPORT)
+CODEC_ENCODER(cache_verify, KVD_MSG_CACHE_VERIFY)
 CODEC_ENCODER(cache_ls_reply, KVD_MSG_CACHE_LS_REPLY)
 CODEC_ENCODER(cache_show_reply, KVD_MSG_CACHE_SHOW_REPLY)
 CODEC_ENCODER(cache_done, KVD_MSG_CACHE_DONE)
+CODEC_ENCODER(cache_shared, KVD_MSG_CACHE_SHARED)
+CODEC_ENCODER(cache_verified, KVD_MSG_CACHE_VERIFIED)
+CODEC_ENCODER(cache_progress, KVD_MSG_CACHE_PROGRESS)
 
 #undef CODEC_ENCODER
 

@@ -5,7 +5,7 @@
  *
  * Messages.  SOCK_SEQPACKET, one datagram = one message = one msgpack array
  * [ id, { "field": value, ... } ].  Unknown or ill-typed fields are refused by
- * name.  Ids are spaced and never reused.  `load` brings one descriptor: the file.
+ * name.  Ids are spaced and never reused.  `load`, `cache_export` and `cache_import` bring one descriptor: the file.
  *
  * Shared memory.  `welcome` carries three descriptors, in this order:
  *   0  the ring: struct kvd_ring_header, then data; the client can only read
@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define KVD_PROTOCOL_VERSION 3
+#define KVD_PROTOCOL_VERSION 4
 
 /* Limits.  Sizes in bytes; of strings without the NUL that C adds. */
 #define KVD_MESSAGE_MAX 65536		/* one datagram, either way */
@@ -55,6 +55,7 @@
 #define KVD_CACHE_TEXT_MAX 1024		/* in a cache_show_reply */
 #define KVD_TROUBLE_MAX 127		/* what was last wrong with the disk */
 #define KVD_CACHE_PINS_MAX 16		/* who pinned, in a cache_show_reply */
+#define KVD_CACHE_VERIFY_DEFAULT 64	/* entries, where none are said */
 #define KVD_MISS_BYTES_MAX 64		/* of the token in a usage record */
 #define KVD_WELCOME_FDS 3
 #define KVD_LOAD_FDS 1
@@ -92,6 +93,9 @@ enum kvd_message {
 	KVD_MSG_CACHE_UNPIN = 0x33,
 	KVD_MSG_CACHE_DROP = 0x34,
 	KVD_MSG_CACHE_WIPE = 0x35,
+	KVD_MSG_CACHE_EXPORT = 0x36,	/* with the file's descriptor */
+	KVD_MSG_CACHE_IMPORT = 0x37,	/* the same */
+	KVD_MSG_CACHE_VERIFY = 0x38,
 	/* daemon to client */
 	KVD_MSG_WELCOME = 0x81,
 	KVD_MSG_REFUSED = 0x82,		/* instead of welcome; the daemon closes */
@@ -107,6 +111,9 @@ enum kvd_message {
 	KVD_MSG_CACHE_LS_REPLY = 0xb0,
 	KVD_MSG_CACHE_SHOW_REPLY = 0xb1,
 	KVD_MSG_CACHE_DONE = 0xb2,	/* pinned, unpinned, dropped, wiped */
+	KVD_MSG_CACHE_SHARED = 0xb3,	/* exported, imported */
+	KVD_MSG_CACHE_VERIFIED = 0xb4,
+	KVD_MSG_CACHE_PROGRESS = 0xb5,	/* how far one of these three has come */
 };
 
 /* Why something was refused or ended; in `error`, `refused` and the error record. */
@@ -126,11 +133,12 @@ enum kvd_code {
 	KVD_CODE_INTERNAL = 12,
 	KVD_CODE_LOADING = 13,
 	KVD_CODE_UNLOADED = 14,		/* the model was unloaded before the request ended */
-	KVD_CODE_CANCELLED = 15,	/* a load was given up */
+	KVD_CODE_CANCELLED = 15,	/* a load, export, import or verification was given up */
 	KVD_CODE_BAD_MODEL = 16,	/* the file is none that can be served */
 	KVD_CODE_EXISTS = 17,		/* a model of this name is there */
 	KVD_CODE_NO_ENTRY = 18,		/* no such entry of the cache, or none that the peer may know of */
-	KVD_CODE_LAST = KVD_CODE_NO_ENTRY,
+	KVD_CODE_FILE = 19,		/* a file can't be written or read, or is not what it should be */
+	KVD_CODE_LAST = KVD_CODE_FILE,
 };
 
 /* What a prompt part holds. */

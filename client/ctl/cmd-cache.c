@@ -218,6 +218,12 @@ static const struct ctl_command commands[] = {
 	  cmd_wipe },
 	{ "cache warm", "[-m MODEL] [OPTION]... [PROMPT|-]", "compute a prompt ahead of its use", help_cache_warm,
 	  cmd_cache_warm },
+	{ "cache export", "[-m MODEL] [--namespace NAME] FILE|-", "write one's own into a file", help_cache_export,
+	  cmd_cache_export },
+	{ "cache import", "[-m MODEL] [--cache-key KEY] FILE|-", "take such a file into one's own", help_cache_import,
+	  cmd_cache_import },
+	{ "cache verify", "[-m MODEL] [--namespace NAME] [-n COUNT | --all]", "compute a sample again, and compare",
+	  help_cache_verify, cmd_cache_verify },
 };
 
 static const struct ctl_command *find(const char *name)

@@ -7,6 +7,9 @@
 
 int cmd_cache_ls(struct ctl *ctl, int argc, char **argv);	/* cmd-cache-ls.c */
 int cmd_cache_show(struct ctl *ctl, int argc, char **argv);	/* cmd-cache-show.c */
+int cmd_cache_export(struct ctl *ctl, int argc, char **argv);
+int cmd_cache_import(struct ctl *ctl, int argc, char **argv);
+int cmd_cache_verify(struct ctl *ctl, int argc, char **argv);
 int cmd_cache_warm(struct ctl *ctl, int argc, char **argv);	/* cmd-cache-warm.c */
 
 /* An argument that is an entry's number: 0, or an exit status after a message. */

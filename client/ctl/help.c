@@ -84,7 +84,10 @@ const char help_cache[] =
 	"  unpin [-m MODEL] [--all] ID...     keep it no longer\n"
 	"  drop [-m MODEL] ID...              remove it and what is after it\n"
 	"  wipe [-m MODEL] [--namespace NAME | --all] [--yes]   remove all of one's own\n"
-	"  warm [OPTION]... [PROMPT|-]        compute a prompt ahead of its use\n\n"
+	"  warm [OPTION]... [PROMPT|-]        compute a prompt ahead of its use\n"
+	"  export [-m MODEL] [--namespace NAME] FILE|-          write one's own into a file\n"
+	"  import [-m MODEL] [--cache-key KEY] FILE|-           take such a file into one's own\n"
+	"  verify [-m MODEL] [--namespace NAME] [-n COUNT | --all]   compute a sample again, and compare\n\n"
 	"\"kvctl cache COMMAND --help\" has the options of each.\n\n";
 
 #define HELP_MODEL "  -m, --model MODEL    of this model (default: the daemon's default one)\n"
@@ -123,4 +126,27 @@ const char help_cache_warm[] =
 	"  --raw, --chat        as for generate\n"
 	"  --system TEXT        a system message before it\n"
 	HELP_CACHE_OPTIONS
+	"  -q, --quiet          no progress on stderr\n\n";
+
+const char help_cache_export[] =
+	"Writes what one has in the cache into a new file, or to standard output: keys and values, and the tokens\n"
+	"that they are of.  Whoever can read the file can read the prompts.\n\n"
+	"options:\n" HELP_MODEL
+	"  --namespace NAME     this one and those below it, e.g. own/KEY (default: own)\n"
+	"  -q, --quiet          no progress on stderr\n\n";
+
+const char help_cache_import[] =
+	"Takes what was exported, from the same model on the same kind of machine, into one's own part of the cache.  The\n"
+	"daemon can't know whether the numbers are right (\"kvctl cache verify\" can): take only what you trust.\n\n"
+	"options:\n" HELP_MODEL
+	"  --cache-key KEY      all into this part of it by itself (default: as it was exported)\n"
+	"  -q, --quiet          no progress on stderr\n\n";
+
+const char help_cache_verify[] =
+	"Computes entries that are chosen at random again, each with all before it, and compares them to the bit with\n"
+	"what is stored; what differs is dropped, and the exit status is 1.\n\n"
+	"options:\n" HELP_MODEL
+	"  --namespace NAME     only this one and those below it (default: all that one sees)\n"
+	"  -n, --count COUNT    so many entries at least, if they are there (default 64)\n"
+	"  --all                all of them\n"
 	"  -q, --quiet          no progress on stderr\n\n";

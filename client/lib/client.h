@@ -58,6 +58,7 @@ struct call {
 	bool sent, answered;
 	bool abandoned;			/* nobody waits any more: freed by the answer */
 	uint32_t percent;		/* of a load */
+	uint64_t done, total;		/* of an export, import or verification */
 	uint64_t heard_ns;		/* when the daemon last told about it */
 	struct msg *reply;		/* of the expected kind, or error */
 };
@@ -182,6 +183,14 @@ int call_exchange(struct kvd_client *c, struct call *call, const struct codec_bu
  * the memory that it was given, so that stays taken until it answers.
  */
 void call_finish(struct kvd_client *c, struct call *call);
+/*
+ * The answer to what takes long, of which the daemon tells several times a second.  wants_stop is called as often, without
+ * the lock: true gives it up.  0: call->reply is there; -ECANCELED; KVD_E_TIMEOUT and others as call_await(), said.
+ */
+typedef bool (*call_stop_fn)(void *arg, const struct call *call);
+int call_await_long(struct kvd_client *c, struct call *call, call_stop_fn wants_stop, void *arg);
+/* What that answer means: 0; -ECANCELED: it was given up; KVD_E_REFUSED. */
+int call_long_result(struct kvd_client *c, const struct call *call);
 /* Remembers why the daemon refused; KVD_E_REFUSED. */
 int call_refused(struct kvd_client *c, const struct msg_error *e);
 /*

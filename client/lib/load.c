@@ -7,10 +7,7 @@
 #include <sys/stat.h>
 
 #include "client/lib/client.h"
-#include "ipc/base/clock.h"
 #include "ipc/base/fd.h"
-
-#define SLICE_NS 100000000u	/* between two calls of the progress function */
 
 KVD_API void kvd_load_options_init(struct kvd_load_options *o)
 {
@@ -23,61 +20,11 @@ static int invalid(struct kvd_client *c, const char *field, const char *why)
 	return client_fail(c, -EINVAL, "%s: %s", field, why);
 }
 
-/* The daemon tells of a load several times a second, also of one that waits its turn. */
-static bool is_silent(const struct call *call)
+static bool is_given_up(void *arg, const struct call *call)
 {
-	return clock_ns() - call->heard_ns > (uint64_t)CALL_TIMEOUT_MS * 1000000;
-}
+	const struct kvd_load_options *o = arg;
 
-static bool is_given_up(struct kvd_client *c, const struct kvd_load_options *o, const struct call *call)
-{
-	unsigned percent = call->percent;
-	bool stop;
-
-	if (!o->progress)
-		return false;
-	pthread_mutex_unlock(&c->lock);
-	stop = o->progress(o->progress_arg, percent) != 0;
-	pthread_mutex_lock(&c->lock);
-	return stop;
-}
-
-/* Tells the daemon, which answers soon: until then the name is taken. */
-static int give_up(struct kvd_client *c, struct call *call)
-{
-	_cleanup_(codec_buf_deinit) struct codec_buf buf = CODEC_BUF_NULL;
-	int r = codec_encode_cancel(&buf, &(struct msg_cancel){ .id = call->id });
-
-	if (r)
-		return r;
-	pthread_mutex_unlock(&c->lock);
-	r = client_send(c, &buf, CALL_TIMEOUT_MS);
-	pthread_mutex_lock(&c->lock);
-	if (!r)
-		r = call_await(c, call, clock_ns() + (uint64_t)CALL_TIMEOUT_MS * 1000000);
-	return r ? -ECANCELED : 0;
-}
-
-static int await_loaded(struct kvd_client *c, const struct kvd_load_options *o, struct call *call)
-{
-	for (;;) {
-		int r = call_await(c, call, clock_ns() + SLICE_NS);
-		if (r != -ETIMEDOUT)
-			return r;
-		if (is_silent(call))
-			return client_fail(c, KVD_E_TIMEOUT, "the daemon does not answer");
-		if (is_given_up(c, o, call))
-			return give_up(c, call);
-	}
-}
-
-/* What the answer means; a load that we gave up is no refusal. */
-static int load_result(struct kvd_client *c, const struct call *call)
-{
-	if (call->reply->id != KVD_MSG_ERROR)
-		return 0;
-	call_refused(c, &call->reply->error);
-	return c->code == KVD_CODE_CANCELLED ? -ECANCELED : KVD_E_REFUSED;
+	return o->progress && o->progress(o->progress_arg, call->percent) != 0;
 }
 
 static int load(struct kvd_client *c, int fd, const char *name, const struct kvd_load_options *o)
@@ -95,15 +42,14 @@ static int load(struct kvd_client *c, int fd, const char *name, const struct kvd
 	call = call_new(c, KVD_MSG_LOADED);
 	if (!call)
 		return -ENOMEM;
-	call->heard_ns = clock_ns();
 	r = codec_encode_load(&buf, &(struct msg_load){ .id = call->id, .name = name, .n_ctx = o->n_ctx,
 							.progress = true });
 	if (!r)
 		r = call_begin(c, call, &buf, fd);
 	if (!r)
-		r = await_loaded(c, o, call);
+		r = call_await_long(c, call, is_given_up, (void *)o);
 	if (!r)
-		r = load_result(c, call);
+		r = call_long_result(c, call);
 	call_finish(c, call);
 	return r;
 }

@@ -141,6 +141,17 @@ static void handle_loading(struct kvd_client *c, const struct msg_loading *m)
 	call->heard_ns = clock_ns();
 }
 
+static void handle_progress(struct kvd_client *c, const struct msg_cache_progress *m)
+{
+	struct call *call = find_call(c, m->id);
+
+	if (!call || (call->expected != KVD_MSG_CACHE_SHARED && call->expected != KVD_MSG_CACHE_VERIFIED))
+		return;
+	call->done = m->done;
+	call->total = m->total;
+	call->heard_ns = clock_ns();
+}
+
 /* Returns whether it is news for kvd_next(). */
 static bool handle_message(struct kvd_client *c, struct msg **m)
 {
@@ -175,6 +186,15 @@ static bool handle_message(struct kvd_client *c, struct msg **m)
 		return false;
 	case KVD_MSG_CACHE_DONE:
 		handle_reply(c, m, (*m)->cache_done.id);
+		return false;
+	case KVD_MSG_CACHE_SHARED:
+		handle_reply(c, m, (*m)->cache_shared.id);
+		return false;
+	case KVD_MSG_CACHE_VERIFIED:
+		handle_reply(c, m, (*m)->cache_verified.id);
+		return false;
+	case KVD_MSG_CACHE_PROGRESS:
+		handle_progress(c, &(*m)->cache_progress);
 		return false;
 	case KVD_MSG_LOADING:
 		handle_loading(c, &(*m)->loading);

@@ -38,6 +38,9 @@ static const struct dispatch_row rows[] = {
 	{ KVD_MSG_CACHE_UNPIN, SESSION_OPEN, PERMIT_ALL, handle_cache_unpin },
 	{ KVD_MSG_CACHE_DROP, SESSION_OPEN, PERMIT_ALL, handle_cache_drop },
 	{ KVD_MSG_CACHE_WIPE, SESSION_OPEN, PERMIT_ALL, handle_cache_wipe },
+	{ KVD_MSG_CACHE_EXPORT, SESSION_OPEN, PERMIT_ALL, handle_cache_export, .wants_fd = true },
+	{ KVD_MSG_CACHE_IMPORT, SESSION_OPEN, PERMIT_ALL, handle_cache_import, .wants_fd = true },
+	{ KVD_MSG_CACHE_VERIFY, SESSION_OPEN, PERMIT_ALL, handle_cache_verify },
 };
 
 static const struct dispatch_row *find_row(enum kvd_message id)

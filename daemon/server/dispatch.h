@@ -36,5 +36,8 @@ void handle_cache_pin(struct session *s, struct msg **msg);
 void handle_cache_unpin(struct session *s, struct msg **msg);
 void handle_cache_drop(struct session *s, struct msg **msg);
 void handle_cache_wipe(struct session *s, struct msg **msg);
+void handle_cache_export(struct session *s, struct msg **msg);	/* handle-share.c; takes s->received_fd */
+void handle_cache_import(struct session *s, struct msg **msg);	/* the same */
+void handle_cache_verify(struct session *s, struct msg **msg);
 
 #endif

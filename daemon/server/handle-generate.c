@@ -287,6 +287,7 @@ void handle_cancel(struct session *s, struct msg **msg)
 			submission_cancel(submission);
 	}
 	models_give_up(s->server->models, &(struct models_asker){ s->key, id });
+	server_give_up_shares(s->server, s->key, id);
 	if (engine)
 		engine_cancel(engine, s->key, id);
 }

@@ -178,6 +178,19 @@ int model_job_start(struct model_job *j, struct served_model *m)
 	return r;
 }
 
+int model_job_start_on(struct model_job *j, struct served_model *m, struct workers *workers)
+{
+	int r;
+
+	j->model = m;	/* before a worker sees it */
+	r = workers_submit(workers, &j->job);
+	if (r)
+		j->model = NULL;
+	else
+		m->refs++;
+	return r;
+}
+
 static void stop_waiting(struct model_job *j)
 {
 	list_unlink(&j->link);

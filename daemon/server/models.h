@@ -159,6 +159,8 @@ struct model_job {
 };
 /* 0; WORKERS_E_FULL. */
 int model_job_start(struct model_job *j, struct served_model *m);
+/* The same, where m is READY, on other workers than those that tokenise; model_job_drop() is not for it. */
+int model_job_start_on(struct model_job *j, struct served_model *m, struct workers *workers);
 /* done() comes soon without run(), or inside, if no worker has taken the job yet. */
 void model_job_drop(struct model_job *j);
 /* In done(), where run() was not called and nobody dropped the job: why, with a sentence. */

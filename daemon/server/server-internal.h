@@ -57,6 +57,8 @@ struct server {
 	uint64_t next_session;
 	struct views_feed views;
 	struct list cache_queries;	/* on their way to the engine and back, see handle-cache.c */
+	struct list shares;		/* at work, see handle-share.c */
+	struct workers *share_workers;	/* theirs; its threads are made as they are needed */
 	struct list own_statuses;	/* the same, see handle-info.c */
 	bool stats_asked;		/* the statistics pages wait for views */
 
@@ -85,6 +87,10 @@ void server_loaded(void *arg, struct served_model *m);
 void server_unloaded(void *arg, const struct served_model *m, const struct models_asker *asker);
 /* Tells those who load how far it has come. */
 void server_tell_progress(struct server *s);
+/* Tells those who export, import or verify the same. */
+void server_tell_share_progress(struct server *s);
+/* Those of a session (0: of all), with this message (0: all of them) end soon. */
+void server_give_up_shares(struct server *s, uint64_t session, uint64_t message);
 /* A model of the configuration has loaded, or has not. */
 void server_started(struct server *s, const struct served_model *m);
 /* Tells the service manager how many models are served. */

@@ -24,6 +24,7 @@
 
 #define N_WORKERS 2
 #define WORKER_QUEUE_MAX 1024
+#define SHARE_QUEUE_MAX 16
 #define STATS_INTERVAL_US 250000
 #define LIFE_INTERVAL_S 10
 #define DESCRIPTORS_WANTED 8192		/* two for each session, and those on their way to clients */
@@ -138,6 +139,7 @@ static void on_stats_timer(evutil_socket_t fd, short what, void *arg)
 
 	server_update_stats(s);
 	server_tell_progress(s);
+	server_tell_share_progress(s);
 	if (!s->ready)
 		sd_notifyf(0, "STATUS=Loading models, %u %%.", models_percent(s->models));
 	server_sessions_changed(s);
@@ -431,6 +433,8 @@ static int set_up(struct server *s, struct diag *diag)
 	if (!r)
 		r = workers_start(s->workers, N_WORKERS, "kvd-worker");
 	if (!r)
+		r = workers_new(&s->share_workers, s->mailbox, SHARE_QUEUE_MAX);
+	if (!r)
 		r = load_models(s, diag);
 	return r;
 }
@@ -448,6 +452,7 @@ int server_new(struct server **out, const struct server_config *config, struct d
 	s->signal_fd = -1;
 	list_init(&s->sessions);
 	list_init(&s->cache_queries);
+	list_init(&s->shares);
 	list_init(&s->own_statuses);
 	views_feed_init(&s->views, s);
 	r = set_up(s, diag);
@@ -476,6 +481,9 @@ static void wind_down(struct server *s)
 	sd_notify(0, "STOPPING=1\nSTATUS=Stopping.");
 	close_listener(s);
 	workers_stop(s->workers);
+	/* Those that are at work need the engine to end. */
+	server_give_up_shares(s, 0, 0);
+	workers_stop(s->share_workers);
 	mailbox_deliver(s->mailbox);
 	models_stop(s->models);
 	list_for_each_safe(e, next, &s->sessions)
@@ -517,6 +525,7 @@ void server_free(struct server *s)
 		mailbox_deliver(s->mailbox);
 	models_free(s->models);
 	workers_free(s->workers);
+	workers_free(s->share_workers);
 	views_feed_deinit(&s->views);
 	stats_pages_free(s->pages);
 	accounts_free(s->accounts);

@@ -128,6 +128,7 @@ void session_free(struct session *s)
 		submission_cancel(submission);
 	}
 	models_give_up(server->models, &(struct models_asker){ s->key, 0 });
+	server_give_up_shares(server, s->key, 0);
 	if (engine && s->sink)
 		engine_cancel_client(engine, s->key);
 	if (s->sink)
