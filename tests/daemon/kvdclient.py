@@ -15,14 +15,16 @@ import time
 
 import msgpack
 
-VERSION = 3
+VERSION = 4
 HELLO, GENERATE, CANCEL, ROOM, WAIT, TOKENIZE, STATUS, MODELS, PS = (
     0x01, 0x10, 0x11, 0x12, 0x13, 0x18, 0x20, 0x21, 0x22)
 WELCOME, REFUSED, ERROR, WAKE, TOKENIZED = 0x81, 0x82, 0x90, 0x92, 0x98
 LOAD, UNLOAD, LOADED, UNLOADED, LOADING = 0x28, 0x29, 0xa8, 0xa9, 0xaa
 STATUS_REPLY, MODELS_REPLY, PS_REPLY = 0xa0, 0xa1, 0xa2
 CACHE_LS, CACHE_SHOW, CACHE_PIN, CACHE_UNPIN, CACHE_DROP, CACHE_WIPE = 0x30, 0x31, 0x32, 0x33, 0x34, 0x35
+CACHE_EXPORT, CACHE_IMPORT, CACHE_VERIFY = 0x36, 0x37, 0x38
 CACHE_LS_REPLY, CACHE_SHOW_REPLY, CACHE_DONE = 0xb0, 0xb1, 0xb2
+CACHE_SHARED, CACHE_VERIFIED, CACHE_PROGRESS = 0xb3, 0xb4, 0xb5
 MESSAGE_MAX = 65536
 CACHE_LS_MAX = 120
 DATA = 4096
@@ -165,11 +167,18 @@ class Client:
             os.close(fd)
         return self.reply(rid) if wait else rid
 
+    def share(self, msg, fd, wait=True, **fields):
+        """cache_export or cache_import of a descriptor; the reply, or without waiting the message's id."""
+        rid = self.next_id
+        self.next_id += 1
+        socket.send_fds(self.sock, [msgpack.packb([msg, {"id": rid, **fields}])], [fd])
+        return self.reply(rid) if wait else rid
+
     def reply(self, rid, timeout=None):
         """The answer to a question that was sent."""
         while True:
             for i, (_, fields) in enumerate(self.replies):
-                if fields.get("id") == rid and _ != LOADING:
+                if fields.get("id") == rid and _ not in (LOADING, CACHE_PROGRESS):
                     del self.replies[i]
                     if _ == ERROR:
                         raise Refused(fields)

@@ -17,7 +17,7 @@
 
 /* Written with Python's msgpack 1.0.3: msgpack.packb([1, {"version": 2, ...}]). */
 static const char hello_bytes[] =
-	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x03\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
+	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x04\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
 	"\x70\x79\x74\xc3\xa9\x73\x74\xa4\x72\x69\x6e\x67\xce\x00\x10\x00\x00\xa5\x61\x72"
 	"\x65\x6e\x61\xce\x00\x40\x00\x00";
 static const char generate_bytes[] =
@@ -471,6 +471,43 @@ static void test_cache_questions(void **state)
 	msg_free(m);
 }
 
+static void test_cache_shared(void **state)
+{
+	struct msg_cache_export e = { .id = 3, .model = "m", .namespace = "own/k", .progress = true };
+	struct msg_cache_import i = { .id = 4, .cache_key = "k", .progress = true };
+	struct msg_cache_verify v = { .id = 5, .namespace = "public", .count = UINT32_MAX };
+	struct msg_cache_shared s = { .id = 6, .n_entries = 1, .n_tokens = 2, .bytes = UINT64_MAX, .n_there = 3,
+				      .n_left = 4, .code = KVD_CODE_LAST, .message = "cut" };
+	struct msg_cache_verified d = { .id = 7, .n_entries = 1, .n_tokens = 2, .bytes = 3, .n_differ = 4,
+					.compute_ns = UINT64_MAX, .message = "" };
+	struct msg_cache_progress p = { .id = 8, .done = UINT64_MAX, .total = 9 };
+	struct msg *m = there_and_back(KVD_MSG_CACHE_EXPORT, &e);
+
+	SAME(m->cache_export, e, id); SAME_STR(m->cache_export, e, model); SAME_STR(m->cache_export, e, namespace);
+	SAME(m->cache_export, e, progress);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_IMPORT, &i);
+	SAME(m->cache_import, i, id); SAME_STR(m->cache_import, i, cache_key); SAME(m->cache_import, i, progress);
+	assert_null(m->cache_import.model);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_VERIFY, &v);
+	SAME(m->cache_verify, v, id); SAME_STR(m->cache_verify, v, namespace); SAME(m->cache_verify, v, count);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_SHARED, &s);
+	SAME(m->cache_shared, s, id); SAME(m->cache_shared, s, n_entries); SAME(m->cache_shared, s, n_tokens);
+	SAME(m->cache_shared, s, bytes); SAME(m->cache_shared, s, n_there); SAME(m->cache_shared, s, n_left);
+	SAME(m->cache_shared, s, code); SAME_STR(m->cache_shared, s, message);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_VERIFIED, &d);
+	SAME(m->cache_verified, d, id); SAME(m->cache_verified, d, n_entries); SAME(m->cache_verified, d, n_tokens);
+	SAME(m->cache_verified, d, bytes); SAME(m->cache_verified, d, n_differ);
+	SAME(m->cache_verified, d, compute_ns); SAME_STR(m->cache_verified, d, message);
+	msg_free(m);
+	m = there_and_back(KVD_MSG_CACHE_PROGRESS, &p);
+	SAME(m->cache_progress, p, id); SAME(m->cache_progress, p, done); SAME(m->cache_progress, p, total);
+	msg_free(m);
+}
+
 static void same_entry(const struct msg_cache_entry *x, const struct msg_cache_entry *y)
 {
 	SAME(*x, *y, entry); SAME(*x, *y, parent); SAME_STR(*x, *y, namespace); SAME(*x, *y, uid);
@@ -683,6 +720,7 @@ int main(void)
 		cmocka_unit_test(test_models_reply),
 		cmocka_unit_test(test_ps_reply),
 		cmocka_unit_test(test_cache_questions),
+		cmocka_unit_test(test_cache_shared),
 		cmocka_unit_test(test_cache_largest),
 		cmocka_unit_test(test_foreign_bytes),
 		cmocka_unit_test(test_own_bytes),
