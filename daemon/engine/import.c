@@ -85,7 +85,8 @@ static int result_of(int err)
 }
 
 /* The path ends where the record begins.  *block is the caller's; it may be exchanged. */
-static int enter(const struct import *m, struct tree_path *p, const struct export_record *r, uint64_t now, uint32_t *block)
+static int enter(const struct import *m, struct tree_path *p, const struct export_record *r, uint64_t now,
+		 uint32_t *block)
 {
 	if (r->n_tokens == m->shape.block_tokens)
 		return tree_enter(p, r->tokens, now, block);

@@ -52,15 +52,15 @@ struct share_figures {
  */
 
 /*
- * Writes, as EXPORT.md says, what is stored under scope->filter, a namespace that is scope's own or any for an administrator,
- * and under those below it.
+ * Writes, as EXPORT.md says, what is stored under scope->filter and the namespaces below it; who asks owns
+ * them, or is an administrator.
  */
 int engine_export(struct engine *e, struct engine_model *em, const struct cache_scope *scope,
 		  const struct share_ops *ops, struct share_figures *figures, struct diag *diag);
 /*
- * Takes a file's blocks into the namespace ns of the uid, those with a key into the one of that key below it; one_place:
- * all into ns.  They are charged to the uid, and take free room, or that of blocks of the uid's own that nobody has used
- * since this began.
+ * Takes a file's blocks into the namespace ns of the uid, those with a key into the one of that key below it;
+ * one_place: all into ns.  They are charged to the uid, and take free room, or that of blocks of the uid's own that
+ * nobody has used since this began.
  */
 struct import_place {
 	uid_t uid;
