@@ -371,7 +371,7 @@ int kvd_cache_wipe(struct kvd_client *c, const char *model, const char *ns, unsi
 struct kvd_share_options {
 	size_t struct_size;
 	const char *model;	/* NULL: the default one */
-	const char *ns;		/* export, verify: of it and those below it; NULL: one's own; verify: all that one sees */
+	const char *ns;		/* of it and those below it; NULL: export: one's own, verify: all that one sees */
 	const char *cache_key;	/* import: all into this part of one's own; NULL: as in the file */
 	uint32_t count;		/* verify: entries, at least; 0: 64; UINT32_MAX: all */
 	/*

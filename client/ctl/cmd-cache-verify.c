@@ -17,9 +17,9 @@ static int print_result(const struct ctl *ctl, const struct kvd_share_result *r)
 							"n_differ", json_u64(r->n_differ),
 							"compute_ns", json_u64(r->compute_ns)));
 	else
-		printf("verified: %" PRIu64 " entr%s, %" PRIu64 " tokens in %.2f s; %" PRIu64 " differ%s\n", r->n_entries,
-		       r->n_entries == 1 ? "y" : "ies", r->n_tokens, (double)r->compute_ns / 1e9, r->n_differ,
-		       r->n_differ == 1 ? "s" : "");
+		printf("verified: %" PRIu64 " entr%s, %" PRIu64 " tokens in %.2f s; %" PRIu64 " differ%s\n",
+		       r->n_entries, r->n_entries == 1 ? "y" : "ies", r->n_tokens, (double)r->compute_ns / 1e9,
+		       r->n_differ, r->n_differ == 1 ? "s" : "");
 	if (!r->n_differ)
 		return status;
 	ctl_error(ctl, "what differed from what is computed was dropped; %s", r->message);

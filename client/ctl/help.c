@@ -129,22 +129,23 @@ const char help_cache_warm[] =
 	"  -q, --quiet          no progress on stderr\n\n";
 
 const char help_cache_export[] =
-	"Writes what one has in the cache into a new file, or to standard output: keys and values, and the tokens\n"
-	"that they are of.  Whoever can read the file can read the prompts.\n\n"
+	"Writes what one has in the cache into a new file, or to standard output: keys and values, and the\n"
+	"tokens that they are of.  Whoever can read the file can read the prompts.\n\n"
 	"options:\n" HELP_MODEL
 	"  --namespace NAME     this one and those below it, e.g. own/KEY (default: own)\n"
 	"  -q, --quiet          no progress on stderr\n\n";
 
 const char help_cache_import[] =
-	"Takes what was exported, from the same model on the same kind of machine, into one's own part of the cache.  The\n"
-	"daemon can't know whether the numbers are right (\"kvctl cache verify\" can): take only what you trust.\n\n"
+	"Takes what was exported, from the same model on the same kind of machine, into one's own part of the\n"
+	"cache.  The daemon can't know whether the numbers are right (\"kvctl cache verify\" can): take only what\n"
+	"you trust.\n\n"
 	"options:\n" HELP_MODEL
 	"  --cache-key KEY      all into this part of it by itself (default: as it was exported)\n"
 	"  -q, --quiet          no progress on stderr\n\n";
 
 const char help_cache_verify[] =
-	"Computes entries that are chosen at random again, each with all before it, and compares them to the bit with\n"
-	"what is stored; what differs is dropped, and the exit status is 1.\n\n"
+	"Computes entries that are chosen at random again, each with all before it, and compares them to the\n"
+	"bit with what is stored; what differs is dropped, and the exit status is 1.\n\n"
 	"options:\n" HELP_MODEL
 	"  --namespace NAME     only this one and those below it (default: all that one sees)\n"
 	"  -n, --count COUNT    so many entries at least, if they are there (default 64)\n"

@@ -12,6 +12,7 @@ extern const char help_unload[];
 extern const char help_perplexity[];
 extern const char help_cache[];
 extern const char help_cache_ls[], help_cache_show[], help_cache_pin[], help_cache_unpin[];
-extern const char help_cache_drop[], help_cache_wipe[], help_cache_warm[], help_cache_export[], help_cache_import[], help_cache_verify[];
+extern const char help_cache_drop[], help_cache_wipe[], help_cache_warm[];
+extern const char help_cache_export[], help_cache_import[], help_cache_verify[];
 
 #endif

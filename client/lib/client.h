@@ -184,8 +184,9 @@ int call_exchange(struct kvd_client *c, struct call *call, const struct codec_bu
  */
 void call_finish(struct kvd_client *c, struct call *call);
 /*
- * The answer to what takes long, of which the daemon tells several times a second.  wants_stop is called as often, without
- * the lock: true gives it up.  0: call->reply is there; -ECANCELED; KVD_E_TIMEOUT and others as call_await(), said.
+ * The answer to what takes long, of which the daemon tells several times a second.  wants_stop is called as often,
+ * without the lock: true gives it up.  0: call->reply is there; -ECANCELED; KVD_E_TIMEOUT and others as
+ * call_await(), said.
  */
 typedef bool (*call_stop_fn)(void *arg, const struct call *call);
 int call_await_long(struct kvd_client *c, struct call *call, call_stop_fn wants_stop, void *arg);

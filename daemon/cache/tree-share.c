@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Entries that are looked at one by one, and whose bytes are copied out of either tier; and room for bytes that come in.
+ * The bytes of an entry, of either tier, and room for bytes that come in.
  */
 #include <string.h>
 

@@ -204,8 +204,8 @@ struct tree_ref tree_path_ref(const struct tree_path *p, uint32_t i);
 void tree_hold(struct tree *t, struct tree_ref ref);
 void tree_let_go(struct tree *t, struct tree_ref ref);
 /*
- * Its tokens' keys and values, from whatever tier, as kb_ops.block_read() gives them.  0; TREE_E_GONE: it is gone, or was
- * damaged; -ENOMEM; -ENOTSUP.
+ * Its tokens' keys and values, from whatever tier, as kb_ops.block_read() gives them.  0; TREE_E_GONE: it is gone, or
+ * was damaged; -ENOMEM; -ENOTSUP.
  */
 int tree_read(struct tree *t, struct tree_ref ref, void *dst);
 /* The path moves on to the block that has these tokens [block_tokens], if it is there; that is no hit. */
@@ -249,7 +249,7 @@ bool tree_verify_entry(struct tree *t, struct tree_entry *e);
  * is none.
  */
 bool tree_evict(struct tree *t, const uid_t *uid, uint64_t now);
-/* Frees, for good, one block of the pool that the uid is charged for and nobody has used since.  False: there is none. */
+/* Frees, for good, one block of the pool that the uid is charged for and nobody has used since.  False: none. */
 bool tree_evict_unused(struct tree *t, uid_t uid, uint64_t since, uint64_t now);
 /* Removes what has expired and nobody uses, at most max entries; returns how many. */
 uint32_t tree_expire(struct tree *t, uint64_t now, uint32_t max);

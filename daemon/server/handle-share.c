@@ -200,7 +200,7 @@ static void log_share(const struct share *x)
 	const struct share_figures *f = &x->figures;
 
 	if (f->n_differ)
-		log_error("the cache of model %s: %llu of %llu entries differ from what is computed, and were dropped; %s",
+		log_error("the cache of model %s: %llu of %llu entries differ from what is computed, and went; %s",
 			  x->job.model->name, (unsigned long long)f->n_differ,
 			  (unsigned long long)(f->n_entries + f->n_differ), x->diag.text);
 	if (x->op == SHARE_IMPORT && f->n_entries)
