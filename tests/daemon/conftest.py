@@ -27,7 +27,9 @@ PATIENCE = 6 if SANITIZED else 1
 
 
 class Daemon:
-    def __init__(self, directory, *options, env=None, socket=None, wait=True, program=None, user=None):
+    def __init__(self, directory, *options, env=None, socket=None, wait=True, program=None, user=None, before=(),
+                 pass_fds=()):
+        """before: a command that runs kvd."""
         self.dir = pathlib.Path(directory)
         self.socket = pathlib.Path(socket) if socket else self.dir / "kvd.sock"
         self.log = self.dir / f"kvd-{time.monotonic_ns()}.log"
@@ -35,10 +37,11 @@ class Daemon:
         # Nothing is left behind, or found, where a test does not ask for it.
         if not any(str(o).startswith(("--disk", "--state-dir", "--config")) for o in options):
             options = (*options, "--disk", "off")
+        self.leaves_socket = False      # where somebody else made it
         with open(self.log, "wb") as log:
             self.proc = subprocess.Popen(
-                [program or BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                [*before, program or BUILD / "bin/kvd", "--socket", self.socket, *map(str, options)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=pass_fds,
                 env={**os.environ, **(env or {})},
                 **({"user": user, "group": user, "extra_groups": []} if user else {}))
         if wait:
@@ -130,7 +133,7 @@ class Daemon:
         assert rc == 0, f"kvd exited {rc}:\n{log}"
         for word in ("Sanitizer", "runtime error:", "WARNING: ThreadSanitizer"):
             assert word not in log, log
-        assert not self.socket.exists()
+        assert self.socket.exists() == self.leaves_socket
 
     def kill(self):
         self.stopped = True
