@@ -11,6 +11,7 @@
 #   make bench           kvd-bench on MODEL
 #   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
 #   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
+#   make bench-restart   the first token after a restart
 #   make install         honours DESTDIR, prefix, libdir, ...
 #   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
 #
@@ -259,6 +260,9 @@ bench-prefix: $(KVD)
 	tests/bench/bench-prefix --build $(BUILD) -m '$(MODEL)' $(if $(PEER_PYTHON),--peer-python '$(PEER_PYTHON)') \
 		$(BENCH_OPTIONS)
 
+bench-restart: $(KVD) $(BUILD)/tests/tools/pass-fds
+	tests/bench/bench-restart --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
+
 # --- lint -------------------------------------------------------------------
 
 C_FOLDERS := ipc kernels daemon client tests
@@ -305,6 +309,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
