@@ -10,7 +10,7 @@
  *	kvd-index	what is in it		engine.h, kept_index
  *	kvd-life	how it ended		life.h
  *
- * A memfd is open for reading and writing, and sealed so that its size can't change.  Anything else, a name
+ * A memfd is open for reading and writing, and sealed against being made shorter.  Anything else, a name
  * that comes twice, and a pool without index or the other way round are closed, taken out of the store, and
  * logged in a line.
  *

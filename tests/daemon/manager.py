@@ -20,7 +20,7 @@ import time
 from conftest import BUILD, PATIENCE, Daemon
 
 KEYS = {"READY", "STOPPING", "STATUS", "WATCHDOG", "FDSTORE", "FDSTOREREMOVE", "FDNAME"}
-F_GET_SEALS, SHRINK, GROW, SEAL = 1034, 2, 4, 1
+F_GET_SEALS, F_SEAL_SHRINK = 1034, 2
 
 
 class Kept:
@@ -129,7 +129,7 @@ class Manager:
                 seals = fcntl.fcntl(fd, F_GET_SEALS)
             except OSError:
                 seals = 0
-            self.fault(seals & (SHRINK | GROW) == SHRINK | GROW, f"seals {seals:#x}", data)
+            self.fault(seals & F_SEAL_SHRINK, f"seals {seals:#x}", data)
             self.fault(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR, "not for reading and writing", data)
             if any(k.file == kept.file for k in self.store):
                 self.fault(False, "stored already", data)

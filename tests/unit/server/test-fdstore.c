@@ -20,7 +20,7 @@
 #include "daemon/server/fdstore.h"
 
 #define FIRST 3			/* SD_LISTEN_FDS_START */
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW)
+#define SEALS F_SEAL_SHRINK
 
 static int notify = -1, null_fd = -1, stderr_fd = -1;
 static int n_passed;
