@@ -131,7 +131,7 @@ uint32_t kept_chunk_n(const struct kept *k, uint32_t chunk);
 void kept_chunk_clear(struct kept *k, uint32_t chunk);
 
 /* The same for those that fn wants; returns how many. */
-typedef bool (*kept_record_fn)(void *arg, const struct kept_record *record);
+typedef bool (*kept_record_fn)(void *arg, const struct kept_record *record, uint64_t block_bytes);
 uint32_t kept_chunk_forget(struct kept *k, uint32_t chunk, kept_record_fn fn, void *arg);
 
 /* Where a block's record is, good or not; NULL: none is kept of it. */

@@ -246,7 +246,7 @@ static bool adopt_below(struct adoption *a, struct tree_entry *parent, const str
 		evict_withdraw(&t->evict, &parent->item);	/* on offer since a child was refused */
 	take_terms(e, r, now);
 	e->kept = pool_block_record(t->config.root, block);
-	e->unverified = true;
+	e->adopted = e->unverified = true;
 	t->n_unverified++;
 	a->by_block[block] = e;
 	return true;

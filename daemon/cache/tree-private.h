@@ -55,7 +55,8 @@ struct tree_entry {
 	struct list pending_link;	/* in tree.pending */
 	uint64_t created;
 	struct kept_record *kept;	/* of a ready one: its record; NULL: it has none */
-	bool unverified;		/* it comes from an earlier process: its block was not looked at yet */
+	bool adopted;			/* it comes from an earlier process, ... */
+	bool unverified;		/* ... and its block was not looked at yet */
 	struct evict_item item;
 	struct charge charge;
 };

@@ -283,6 +283,19 @@ static void wipe(struct cache_command *c, struct engine_model *em)
 	c->bytes += n * em->block_bytes;
 }
 
+/* kept_record_fn: the same of blocks that are kept of models that are not loaded. */
+static bool wipes_kept(void *arg, const struct kept_record *record, uint64_t block_bytes)
+{
+	struct cache_command *c = arg;
+
+	if (!wipes(c, (struct tree_name){ record->name, record->n_name }, record->uid))
+		return false;
+	c->n_entries++;
+	c->n_tokens += record->n_tokens;
+	c->bytes += block_bytes;
+	return true;
+}
+
 /* Those that concern one entry. */
 static int run_on_entry(const struct engine *engine, struct cache_command *c)
 {
@@ -323,6 +336,9 @@ static int run(struct engine *e, struct cache_command *c)
 		list(e, c);
 		return 0;
 	case CACHE_WIPE:
+		if (!c->model)
+			(void)pool_forget(e->pool, wipes_kept, c);
+		/* fall through */
 	case CACHE_USAGE:
 		list_for_each(l, &e->models) {
 			struct engine_model *em = list_entry(l, struct engine_model, link);

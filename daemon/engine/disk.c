@@ -57,6 +57,7 @@ struct disk_job {
 	int32_t *tokens;		/* [n_tokens] from position first_block * block_tokens on */
 	struct store_found *found;
 	uint32_t first_block, n_found;
+	uint32_t n_known;		/* the first so many are in the tree, and looked up for the id of the last */
 	uint32_t next, end, n_busy;	/* of those found: to be read next, at the end of the reads, being read */
 	uint32_t n_read;		/* the first so many are there */
 	bool answered;
@@ -367,6 +368,20 @@ static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint
 	return j;
 }
 
+/* Only what follows those that are in the tree is wanted of the disk. */
+static void skip_known(struct disk_job *j)
+{
+	uint32_t k = MIN(j->n_known, j->n_found), block_tokens = j->model->block_tokens;
+
+	if (!k)
+		return;
+	j->n_found = k == j->n_known ? j->n_found - k : 0;
+	j->lookup.parent = j->found[k - 1].id;
+	j->first_block += j->n_known;
+	memmove(j->found, j->found + k, j->n_found * sizeof(*j->found));
+	memmove(j->tokens, j->tokens + (size_t)k * block_tokens, (size_t)j->n_found * block_tokens * sizeof(*j->tokens));
+}
+
 static void lookup_done(struct store_request *request)
 {
 	struct disk_job *j = (struct disk_job *)request;
@@ -383,6 +398,7 @@ static void lookup_done(struct store_request *request)
 			break;
 		j->n_found = i + 1;
 	}
+	skip_known(j);
 	scheduler_push(&j->engine->sched, &j->request->seq);
 }
 
@@ -391,19 +407,23 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 	uint32_t block_tokens = r->model->block_tokens, n = engine_prefix_n_lookup(r);
 	uint32_t first = (peek->n_tokens - peek->n_tail) / block_tokens + peek->n_stored;
 	uint64_t parent = tree_disk_id(peek->last), now = clock_real_ns();
+	/* Blocks of an earlier process that were not used yet have no id: the disk is asked for them, too. */
+	uint32_t n_known = !parent && peek->last_adopted ? first : 0;
 	struct disk_job *j;
 
 	if (!r->model->disk || !r->path.tree || r->disk_asked)
 		return false;
 	if (parent && !r->disk_touched)
 		touch(r, peek->last, expiry_of(r, now));
-	if (n <= (first + 1) * block_tokens || (first && !parent))
+	if (n <= (first + 1) * block_tokens || (first && !parent && !n_known))
 		return false;
 	r->disk_asked = true;
+	first -= n_known;
 	n = (n - 1 - first * block_tokens) / block_tokens * block_tokens;
 	j = job_new(e, r, first, n);
 	if (!j)
 		return false;
+	j->n_known = n_known;
 	j->lookup = (struct store_lookup){
 		.request.done = lookup_done,
 		.name = { j->name, (uint32_t)strlen(j->name) },
