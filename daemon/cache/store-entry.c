@@ -16,14 +16,20 @@ static int64_t row_time(uint64_t expires)
 	return expires >= (uint64_t)INDEX_NEVER ? INDEX_NEVER : (int64_t)expires;
 }
 
-static int64_t rank_of(struct disk_root *r, uint32_t first)
+/* What matters more is as if it were used later, by as many uses as there are slots. */
+static int64_t rank_of(struct disk_root *r, uint32_t first, int priority)
 {
-	return r->disk->use + first / r->block_tokens;
+	return r->disk->use + first / r->block_tokens + priority * r->state.n_slots;
+}
+
+static uint32_t row_priority(int priority)
+{
+	return priority < 0 ? 0 : priority > 0 ? 2 : 1;
 }
 
 /* --- writing --- */
 
-static uint64_t real_id(const struct disk_root *r, uint64_t id)
+uint64_t disk_real_id(const struct disk_root *r, uint64_t id)
 {
 	uint32_t i = (uint32_t)(id % DISK_ALIASES);
 
@@ -67,7 +73,7 @@ static int parent_of(struct disk_root *r, const struct store_write *w, struct in
 	}
 	err = index_namespace(r->index, w->name.bytes, w->name.n, &ns);
 	if (!err)
-		err = index_get(r->index, (int64_t)real_id(r, w->parent), parent);
+		err = index_get(r->index, (int64_t)disk_real_id(r, w->parent), parent);
 	if (!err && (parent->ns != ns || parent->n_tokens != r->block_tokens ||
 		     parent->first + parent->n_tokens != w->first))
 		err = INDEX_E_NONE;
@@ -119,6 +125,8 @@ static int store_row(struct disk_root *r, const struct store_write *w, const str
 		err = write_slot(r, w, row);
 	if (!err)
 		err = refill ? index_update(r->index, row) : index_insert(r->index, row);
+	if (!err && !refill)
+		err = disk_owner_add(r, row->uid, 1, row->created);
 	if (err || refill || p.id == p.ns)
 		return err;
 	p.children++;
@@ -141,7 +149,8 @@ static struct index_row row_of(struct disk_root *r, const struct store_write *w,
 		.ns = parent->ns,
 		.created = row_time(w->now),
 		.expires = expiry_of(w, parent),
-		.rank = rank_of(r, w->first),
+		.rank = rank_of(r, w->first, w->priority),
+		.priority = row_priority(w->priority),
 		.slot = INDEX_NO_SLOT,
 		.uid = w->uid,
 		.first = w->first,
@@ -173,7 +182,8 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 		r->disk->stats.exists++;
 		note_alias(r, w->id, (uint64_t)row.id);
 		w->stored_id = (uint64_t)row.id;
-		row.rank = rank_of(r, row.first);
+		row.rank = rank_of(r, row.first, w->priority);
+		row.priority = row_priority(w->priority);
 		row.expires = MAX(row.expires, expiry_of(w, &parent));
 		*result = STORE_EXISTS;
 		return index_update(r->index, &row);
@@ -222,14 +232,16 @@ enum store_result disk_write(struct disk_root *r, struct store_write *w)
 /*
  * It was used. Ranks are kept about: not every use is worth a write.
  */
-static int use_row(struct disk_root *r, struct index_row *row, int64_t expires)
+static int use_row(struct disk_root *r, struct index_row *row, int64_t expires, int priority)
 {
-	int64_t rank = rank_of(r, row->first), slack = r->state.n_slots / 8;
+	int64_t rank = rank_of(r, row->first, priority), slack = r->state.n_slots / 8;
 	int err;
 
-	if (!disk_root_writable(r) || (rank - row->rank <= slack && row->expires >= expires))
+	if (!disk_root_writable(r) || (rank - row->rank <= slack && row->expires >= expires &&
+				       row->priority == row_priority(priority)))
 		return 0;
 	err = disk_begin(r, 0);
+	row->priority = row_priority(priority);
 	row->rank = MAX(row->rank, rank);
 	row->expires = MAX(row->expires, expires);
 	return err ? err : index_update(r->index, row);
@@ -240,7 +252,7 @@ static int use_path(struct disk_root *r, struct index_row *row, int64_t expires)
 {
 	int err;
 
-	while (!(err = use_row(r, row, expires)) && row->parent != row->ns) {
+	while (!(err = use_row(r, row, expires, (int)row->priority - 1)) && row->parent != row->ns) {
 		err = index_get(r->index, row->parent, row);
 		if (err)
 			return err == INDEX_E_NONE ? -EUCLEAN : err;
@@ -248,7 +260,39 @@ static int use_path(struct disk_root *r, struct index_row *row, int64_t expires)
 	return err;
 }
 
-static int lookup(struct disk_root *r, struct store_lookup *l)
+static int note_found(struct disk_root *r, struct store_lookup *l, const struct index_row *row, uint32_t n_common)
+{
+	struct store_found *f = &l->found[l->n_found++];
+	uint32_t uid, next = 0;
+	int err = 0;
+
+	*f = (struct store_found){ .id = (uint64_t)row->id, .n_tokens = row->n_tokens, .n_common = n_common };
+	while (row->pins && f->n_pins < STORE_PINS_MAX && !(err = index_pin_next(r->index, row->id, next, &uid))) {
+		f->pinned_by[f->n_pins++] = uid;
+		next = uid + 1;
+		if (!next)
+			break;
+	}
+	return err == INDEX_E_NONE ? 0 : err;
+}
+
+/* The next block of the prompt, or what has most in common with it. */
+static int find_child(struct disk_root *r, const struct store_lookup *l, int64_t parent, uint32_t at, int64_t now,
+		      struct index_row *row, uint32_t *n)
+{
+	int err = INDEX_E_NONE;
+
+	*n = MIN(l->n_tokens - at, r->block_tokens);
+	if (*n == r->block_tokens)
+		err = index_child(r->index, parent, l->tokens + at, *n, row);
+	if (err == INDEX_E_NONE ||
+	    (!err && (row->slot == INDEX_NO_SLOT || (row->expires <= now && !row->pins && !row->children))))
+		err = index_best_child(r->index, parent, l->tokens + at, *n, now, CHILDREN_MAX, row, n);
+	return err;
+}
+
+/* *n_valid: of those found; what has expired counts only before one that is pinned. */
+static int lookup(struct disk_root *r, struct store_lookup *l, uint32_t *n_valid)
 {
 	int64_t now = (int64_t)MIN(l->now, (uint64_t)INT64_MAX), expires = l->expires ? row_time(l->expires) : 0;
 	int64_t parent, ns;
@@ -258,36 +302,32 @@ static int lookup(struct disk_root *r, struct store_lookup *l)
 
 	parent = ns;
 	if (!err && l->parent) {
-		parent = (int64_t)real_id(r, l->parent);
+		parent = (int64_t)disk_real_id(r, l->parent);
 		err = index_get(r->index, parent, &row);
 		if (!err && row.ns != ns)
 			err = INDEX_E_NONE;
 		if (!err)
 			err = use_path(r, &row, expires);
 	}
-	if (err)
-		return err == INDEX_E_NONE ? 0 : err;
-	while (l->n_found < l->max_found && at < l->n_tokens) {
-		n = MIN(l->n_tokens - at, r->block_tokens);
-		err = n < r->block_tokens ? INDEX_E_NONE : index_child(r->index, parent, l->tokens + at, n, &row);
-		if (err == INDEX_E_NONE || (!err && (row.slot == INDEX_NO_SLOT || row.expires <= now)))
-			err = index_best_child(r->index, parent, l->tokens + at, n, now, CHILDREN_MAX, &row, &n);
+	while (!err && l->n_found < l->max_found && at < l->n_tokens) {
+		err = find_child(r, l, parent, at, now, &row, &n);
 		if (!err)
-			err = use_row(r, &row, expires);
-		if (err)
-			return err == INDEX_E_NONE ? 0 : err;
-		l->found[l->n_found++] = (struct store_found){ (uint64_t)row.id, row.n_tokens, n };
-		r->disk->stats.found_tokens += n;
-		if (n < r->block_tokens)
-			return 0;
-		at += n;
+			err = note_found(r, l, &row, n);
+		if (!err && (row.expires > now || row.pins)) {
+			err = use_row(r, &row, expires, l->priority);
+			*n_valid = l->n_found;
+		}
+		if (!err && n < r->block_tokens)
+			break;
+		at += r->block_tokens;
 		parent = row.id;
 	}
-	return 0;
+	return err == INDEX_E_NONE ? 0 : err;
 }
 
 enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l)
 {
+	uint32_t n_valid = 0;
 	int err;
 
 	l->n_found = 0;
@@ -296,11 +336,14 @@ enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l)
 	if (l->name.n > STORE_NAME_MAX || !disk_root_open(r))
 		return STORE_MISS;
 	r->disk->use++;
-	err = lookup(r, l);
+	err = lookup(r, l, &n_valid);
 	if (err) {
 		disk_failed(r, err, "looking up");
-		l->n_found = 0;
+		n_valid = 0;
 	}
+	l->n_found = n_valid;
+	for (uint32_t i = 0; i < n_valid; i++)
+		r->disk->stats.found_tokens += l->found[i].n_common;
 	r->disk->stats.lookup_hits += l->n_found > 0;
 	return l->n_found ? STORE_OK : STORE_MISS;
 }
@@ -313,7 +356,7 @@ enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 	if (!disk_root_open(r))
 		return STORE_MISS;
 	r->disk->use++;
-	err = index_get(r->index, (int64_t)real_id(r, id), &row);
+	err = index_get(r->index, (int64_t)disk_real_id(r, id), &row);
 	if (!err && row.slot == INDEX_NO_SLOT)
 		err = INDEX_E_NONE;
 	if (!err)
@@ -346,7 +389,7 @@ static bool meta_is_asked(const struct slot_meta *m, const struct index_row *row
 int disk_give_up_slot(struct disk_root *r, struct index_row *row)
 {
 	r->disk->stats.damaged++;
-	if (!row->children)
+	if (!row->children && !row->pins)
 		return disk_remove_leaf(r, row);
 	disk_free_slot(r, row->slot);
 	row->slot = INDEX_NO_SLOT;
@@ -367,7 +410,7 @@ static void note_read_error(struct disk_root *r, int err)
 static int read_entry(struct disk_root *r, struct store_read *read, struct slot_meta *meta)
 {
 	struct index_row row;
-	int err = index_get(r->index, (int64_t)real_id(r, read->id), &row);
+	int err = index_get(r->index, (int64_t)disk_real_id(r, read->id), &row);
 
 	if (!err && row.slot == INDEX_NO_SLOT)
 		err = INDEX_E_NONE;
@@ -386,7 +429,7 @@ static int read_entry(struct disk_root *r, struct store_read *read, struct slot_
 			err = disk_give_up_slot(r, &row);
 		return err ? err : INDEX_E_NONE;
 	}
-	return meta_is_asked(meta, &row, read, real_id(r, read->parent)) ? 0 : INDEX_E_NONE;
+	return meta_is_asked(meta, &row, read, disk_real_id(r, read->parent)) ? 0 : INDEX_E_NONE;
 }
 
 enum store_result disk_read(struct disk_root *r, struct store_read *read)
@@ -416,8 +459,12 @@ enum store_result disk_read(struct disk_root *r, struct store_read *read)
 int disk_remove_leaf(struct disk_root *r, const struct index_row *row)
 {
 	struct index_row other;
-	int err = index_delete(r->index, row->id);
+	int err = row->pins ? disk_remove_pins(r, row) : 0;
 
+	if (!err)
+		err = index_delete(r->index, row->id);
+	if (!err)
+		err = disk_owner_add(r, row->uid, -1, 0);
 	if (err)
 		return err;
 	if (row->slot != INDEX_NO_SLOT)
@@ -434,7 +481,7 @@ int disk_remove_leaf(struct disk_root *r, const struct index_row *row)
 }
 
 /* Leaves first, so that a part of it leaves nothing without what is before it. */
-static int remove_subtree(struct disk_root *r, int64_t id, uint64_t *n)
+static int remove_subtree(struct disk_root *r, int64_t id, struct store_removed *removed)
 {
 	struct index_row row;
 	int64_t at = id;
@@ -455,7 +502,9 @@ static int remove_subtree(struct disk_root *r, int64_t id, uint64_t *n)
 		if (err)
 			return err == INDEX_E_NONE ? 0 : err;
 		r->punch = true;
-		(*n)++;
+		removed->entries++;
+		removed->tokens += row.n_tokens;
+		removed->bytes += r->block_bytes;
 		if (at == id)
 			return 0;
 		at = row.parent;
@@ -463,56 +512,114 @@ static int remove_subtree(struct disk_root *r, int64_t id, uint64_t *n)
 	return err;
 }
 
-enum store_result disk_drop(struct disk_root *r, uint64_t id, uint64_t *n)
+/* The entry at the end of these tokens, as they were computed one after the other. */
+static int find_path(struct disk_root *r, const struct store_drop *d, int64_t *id)
 {
-	uint64_t removed = 0;
-	int err;
+	struct index_row row;
+	uint32_t n;
+	int err = index_namespace(r->index, d->name.bytes, d->name.n, id);
+
+	for (uint32_t at = 0; !err && at < d->n_tokens; at += n) {
+		n = MIN(d->n_tokens - at, r->block_tokens);
+		err = index_child(r->index, *id, d->tokens + at, n, &row);
+		*id = row.id;
+	}
+	return err;
+}
+
+enum store_result disk_drop(struct disk_root *r, const struct store_drop *d, struct store_removed *removed)
+{
+	int64_t id;
+	int err = 0;
 
 	if (!disk_root_open(r))
 		return STORE_FAILED;
-	err = remove_subtree(r, (int64_t)real_id(r, id), &removed);
+	if (d->id)
+		err = remove_subtree(r, (int64_t)disk_real_id(r, d->id), removed);
+	if (!err && d->n_tokens) {
+		err = find_path(r, d, &id);
+		if (!err)
+			err = remove_subtree(r, id, removed);
+		else if (err == INDEX_E_NONE)
+			err = 0;
+	}
 	if (err)
 		disk_failed(r, err, "dropping");
 	else
 		err = disk_commit(r);
-	r->disk->stats.removed += removed;
-	*n += removed;
 	return err ? STORE_FAILED : STORE_OK;
 }
 
-static int wipe_namespace(struct disk_root *r, const struct store_name *name, uint64_t *n)
+static int wipe_namespace(struct disk_root *r, const void *name, uint32_t n, struct store_removed *removed)
 {
 	int64_t ns;
 	struct index_row row;
-	int err = index_namespace(r->index, name->bytes, name->n, &ns);
+	int err = index_namespace(r->index, name, n, &ns);
 
 	while (!err) {
 		err = index_any_child(r->index, ns, &row);
 		if (!err)
-			err = remove_subtree(r, row.id, n);
+			err = remove_subtree(r, row.id, removed);
 	}
 	return err == INDEX_E_NONE ? 0 : err;
 }
 
-enum store_result disk_wipe(struct disk_root *r, const struct store_name *name, uint64_t *n)
+bool disk_name_within(const void *name, uint32_t n, const struct store_name *top)
 {
-	uint64_t removed = 0;
+	return n >= top->n && (!top->n || !memcmp(name, top->bytes, top->n)) &&
+	       (n == top->n || ((const uint8_t *)name)[top->n] == '/');
+}
+
+static bool begins_with(const void *name, uint32_t n, const struct store_name *top)
+{
+	return n >= top->n && (!top->n || !memcmp(name, top->bytes, top->n));
+}
+
+/* Names that begin alike follow each other. */
+static int wipe_below(struct disk_root *r, const struct store_name *top, struct store_removed *removed)
+{
+	uint8_t name[STORE_NAME_MAX];
+	uint32_t n = top->n;
+	int64_t id;
+	int err = 0;
+
+	if (n)
+		memcpy(name, top->bytes, n);
+	while (!err) {
+		err = index_namespace_next(r->index, name, n, name, &n, &id);
+		if (err || !begins_with(name, n, top))
+			break;
+		if (disk_name_within(name, n, top))
+			err = wipe_namespace(r, name, n, removed);
+	}
+	return err == INDEX_E_NONE ? 0 : err;
+}
+
+static int wipe_all(struct disk_root *r, struct store_removed *removed)
+{
+	uint64_t n = (uint64_t)(r->state.n_slots - r->state.n_free);
+
+	removed->entries += n;
+	removed->tokens += n * r->block_tokens;
+	removed->bytes += n * r->block_bytes;
+	return disk_root_clear(r);
+}
+
+enum store_result disk_wipe(struct disk_root *r, const struct store_wipe *w, struct store_removed *removed)
+{
 	int err;
 
 	if (!disk_root_open(r))
 		return STORE_FAILED;
 	unlinkat(r->fd, "index.corrupt", 0);
-	if (name) {
-		err = wipe_namespace(r, name, &removed);
-		if (err)
-			disk_failed(r, err, "wiping");
-		else
-			err = disk_commit(r);
-	} else {
-		removed = (uint64_t)(r->state.n_slots - r->state.n_free);
-		err = disk_root_clear(r);
-	}
-	r->disk->stats.removed += removed;
-	*n += removed;
+	if (w->all)
+		return wipe_all(r, removed) ? STORE_FAILED : STORE_OK;
+	err = wipe_namespace(r, w->name.bytes, w->name.n, removed);
+	if (!err && w->below)
+		err = wipe_below(r, &w->name, removed);
+	if (err)
+		disk_failed(r, err, "wiping");
+	else
+		err = disk_commit(r);
 	return err ? STORE_FAILED : STORE_OK;
 }

@@ -10,62 +10,85 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/hash.h"
 
-#define INDEX_VERSION 1
+#define INDEX_VERSION 2
 #define INDEX_APPLICATION 0x6b766443
 
-_Static_assert(sizeof(struct index_row) == 8 * 8 + 4 * 4 + 4 * STORE_TOKENS_MAX, "hashed: no padding");
-_Static_assert(sizeof(struct index_state) == 56, "hashed: no padding");
+_Static_assert(sizeof(struct index_row) == 8 * 8 + 4 * 6 + 4 * STORE_TOKENS_MAX, "hashed: no padding");
+_Static_assert(sizeof(struct index_state) == 64, "hashed: no padding");
 
 enum statement {
 	BEGIN, COMMIT, ROLLBACK,
 	STATE, STATE_SET,
-	NS, NS_ADD, NS_REMOVE,
-	GET, CHILD, CHILDREN, BY_SLOT, LAST_OF, EXPIRED, LOWEST,
+	NS, NS_ADD, NS_REMOVE, NS_NEXT, NS_NAME,
+	GET, CHILD, CHILDREN, BY_SLOT, LAST_OF, NEXT, NEXT_OF, EXPIRED, LOWEST,
 	INSERT, UPDATE, DELETE,
 	FREE_TAKE, FREE_PUT, FREE_REMOVE,
+	PIN_ADD, PIN_REMOVE, PIN_NEXT,
+	OWNER_NEXT, OWNER_SET, OWNER_REMOVE, N_BELOW,
 	N_STATEMENTS
 };
 
-#define COLUMNS "id, parent, ns, hash, first, uid, created, expires, rank, slot, children, tokens, sum"
+#define COLUMNS "id, parent, ns, hash, first, uid, created, expires, rank, slot, children, pins,"\
+		" priority, tokens, sum"
 #define NEVER "9223372036854775807"
 
 static const char *const statements[N_STATEMENTS] = {
 	[BEGIN] = "BEGIN IMMEDIATE",
 	[COMMIT] = "COMMIT",
 	[ROLLBACK] = "ROLLBACK",
-	[STATE] = "SELECT root, seed, next_id, n_slots, n_free, use, sum FROM state WHERE one = 1",
-	[STATE_SET] = "INSERT OR REPLACE INTO state VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+	[STATE] = "SELECT root, seed, next_id, n_slots, n_free, use, n_pinned, sum FROM state WHERE one = 1",
+	[STATE_SET] = "INSERT OR REPLACE INTO state VALUES (1, ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
 	[NS] = "SELECT id, sum FROM namespace WHERE name = ?1",
 	[NS_ADD] = "INSERT INTO namespace VALUES (?1, ?2, ?3)",
 	[NS_REMOVE] = "DELETE FROM namespace WHERE id = ?1",
+	[NS_NEXT] = "SELECT id, name, sum FROM namespace WHERE name > ?1 ORDER BY name LIMIT 1",
+	[NS_NAME] = "SELECT id, name, sum FROM namespace WHERE id = ?1",
 	[GET] = "SELECT " COLUMNS " FROM entry WHERE id = ?1",
 	[CHILD] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_child WHERE parent = ?1 AND hash = ?2",
 	[CHILDREN] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_child WHERE parent = ?1 LIMIT ?2",
 	[BY_SLOT] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_slot WHERE slot = ?1 AND slot >= 0",
 	[LAST_OF] = "SELECT " COLUMNS " FROM entry WHERE id < ?1 AND (?2 = 0 OR ns = ?2) ORDER BY id DESC LIMIT 1",
+	[NEXT] = "SELECT " COLUMNS " FROM entry WHERE id > ?1 ORDER BY id LIMIT 1",
+	[NEXT_OF] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_ns WHERE ns = ?2 AND id > ?1 ORDER BY id LIMIT 1",
 	[EXPIRED] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_expires"
-		    " WHERE children = 0 AND expires < " NEVER " AND expires <= ?1 ORDER BY expires LIMIT 1",
-	[LOWEST] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_rank WHERE children = 0 ORDER BY rank LIMIT 1",
-	[INSERT] = "INSERT INTO entry (" COLUMNS ") VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
-	[UPDATE] = "UPDATE entry SET expires = ?2, rank = ?3, slot = ?4, children = ?5, sum = ?6 WHERE id = ?1",
+		    " WHERE children = 0 AND pins = 0 AND expires < " NEVER " AND expires <= ?1 ORDER BY expires LIMIT 1",
+	[LOWEST] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_rank"
+		   " WHERE children = 0 AND pins = 0 AND uid = ?1 ORDER BY rank LIMIT 1",
+	[INSERT] = "INSERT INTO entry (" COLUMNS ")"
+		   " VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+	[UPDATE] = "UPDATE entry SET expires = ?2, rank = ?3, slot = ?4, children = ?5, pins = ?6, priority = ?7,"
+		   " sum = ?8 WHERE id = ?1",
 	[DELETE] = "DELETE FROM entry WHERE id = ?1",
 	[FREE_TAKE] = "DELETE FROM free WHERE slot = (SELECT min(slot) FROM free) RETURNING slot",
 	[FREE_PUT] = "INSERT INTO free VALUES (?1)",
 	[FREE_REMOVE] = "DELETE FROM free WHERE slot = ?1 RETURNING slot",
+	[PIN_ADD] = "INSERT OR IGNORE INTO pin VALUES (?1, ?2, ?3) RETURNING uid",
+	[PIN_REMOVE] = "DELETE FROM pin WHERE entry = ?1 AND uid = ?2 RETURNING uid",
+	[PIN_NEXT] = "SELECT uid, sum FROM pin WHERE entry = ?1 AND uid >= ?2 ORDER BY uid LIMIT 1",
+	[OWNER_NEXT] = "SELECT uid, n, used, sum FROM owner WHERE uid >= ?1 ORDER BY uid LIMIT 1",
+	[OWNER_SET] = "INSERT OR REPLACE INTO owner VALUES (?1, ?2, ?3, ?4)",
+	[OWNER_REMOVE] = "DELETE FROM owner WHERE uid = ?1",
+	/* UNION: ends also where damaged rows go round in a circle. */
+	[N_BELOW] = "WITH RECURSIVE below(id) AS (SELECT id FROM entry INDEXED BY entry_child WHERE parent = ?1 UNION"
+		    " SELECT entry.id FROM below JOIN entry INDEXED BY entry_child ON entry.parent = below.id LIMIT ?2)"
+		    " SELECT count(*) FROM below",
 };
 
 static const char schema[] =
 	"CREATE TABLE state (one INTEGER PRIMARY KEY, root BLOB, seed INTEGER, next_id INTEGER, n_slots INTEGER,"
-	" n_free INTEGER, use INTEGER, sum INTEGER);"
+	" n_free INTEGER, use INTEGER, n_pinned INTEGER, sum INTEGER);"
 	"CREATE TABLE namespace (id INTEGER PRIMARY KEY, name BLOB NOT NULL UNIQUE, sum INTEGER);"
 	"CREATE TABLE entry (id INTEGER PRIMARY KEY, parent INTEGER NOT NULL, ns INTEGER NOT NULL,"
 	" hash INTEGER NOT NULL, first INTEGER, uid INTEGER, created INTEGER, expires INTEGER, rank INTEGER,"
-	" slot INTEGER, children INTEGER,"
+	" slot INTEGER, children INTEGER, pins INTEGER, priority INTEGER,"
 	" tokens BLOB NOT NULL, sum INTEGER);"
 	"CREATE INDEX entry_child ON entry (parent, hash);"
 	"CREATE UNIQUE INDEX entry_slot ON entry (slot) WHERE slot >= 0;"
-	"CREATE INDEX entry_rank ON entry (rank) WHERE children = 0;"
-	"CREATE INDEX entry_expires ON entry (expires) WHERE children = 0 AND expires < " NEVER ";"
+	"CREATE INDEX entry_ns ON entry (ns);"
+	"CREATE INDEX entry_rank ON entry (uid, rank) WHERE children = 0 AND pins = 0;"
+	"CREATE INDEX entry_expires ON entry (expires) WHERE children = 0 AND pins = 0 AND expires < " NEVER ";"
+	"CREATE TABLE pin (entry INTEGER, uid INTEGER, sum INTEGER, PRIMARY KEY (entry, uid)) WITHOUT ROWID;"
+	"CREATE TABLE owner (uid INTEGER PRIMARY KEY, n INTEGER, used INTEGER, sum INTEGER);"
 	"CREATE TABLE free (slot INTEGER PRIMARY KEY);";
 
 /*
@@ -388,7 +411,8 @@ int index_state(struct index *x, struct index_state *out)
 	state.n_slots = sqlite3_column_int64(s, 3);
 	state.n_free = sqlite3_column_int64(s, 4);
 	state.use = sqlite3_column_int64(s, 5);
-	if (sqlite3_column_int64(s, 6) != state_sum(x, &state) || state.n_slots < 0 || state.next_id <= 0)
+	state.n_pinned = sqlite3_column_int64(s, 6);
+	if (sqlite3_column_int64(s, 7) != state_sum(x, &state) || state.n_slots < 0 || state.next_id <= 0)
 		r = -EUCLEAN;
 	sqlite3_reset(s);
 	if (!r)
@@ -406,7 +430,8 @@ int index_state_set(struct index *x, const struct index_state *state)
 	sqlite3_bind_int64(s, 4, state->n_slots);
 	sqlite3_bind_int64(s, 5, state->n_free);
 	sqlite3_bind_int64(s, 6, state->use);
-	sqlite3_bind_int64(s, 7, state_sum(x, state));
+	sqlite3_bind_int64(s, 7, state->n_pinned);
+	sqlite3_bind_int64(s, 8, state_sum(x, state));
 	return run(x, s);
 }
 
@@ -453,6 +478,47 @@ int index_namespace_remove(struct index *x, int64_t id)
 	return run(x, s);
 }
 
+/* The only row of a statement that gives id, name and sum. */
+static int read_namespace(struct index *x, sqlite3_stmt *s, uint8_t *name, uint32_t *n_name, int64_t *id)
+{
+	int r = step(x, s), n;
+
+	if (!r) {
+		const void *bytes = sqlite3_column_blob(s, 1);
+		int64_t found = sqlite3_column_int64(s, 0);
+
+		n = sqlite3_column_bytes(s, 1);
+		if (n > (int)STORE_NAME_MAX || sqlite3_column_type(s, 1) != SQLITE_BLOB ||
+		    sqlite3_column_int64(s, 2) != namespace_sum(x, bytes, (uint32_t)n, found)) {
+			r = -EUCLEAN;
+		} else {
+			if (n)
+				memcpy(name, bytes, (size_t)n);
+			*n_name = (uint32_t)n;
+			*id = found;
+		}
+	}
+	sqlite3_reset(s);
+	return r;
+}
+
+int index_namespace_next(struct index *x, const void *after, uint32_t n_after, uint8_t *name, uint32_t *n_name,
+			 int64_t *id)
+{
+	sqlite3_stmt *s = use(x, NS_NEXT);
+
+	sqlite3_bind_blob(s, 1, n_after ? after : "", (int)n_after, SQLITE_STATIC);
+	return read_namespace(x, s, name, n_name, id);
+}
+
+int index_namespace_name(struct index *x, int64_t id, uint8_t *name, uint32_t *n_name)
+{
+	sqlite3_stmt *s = use(x, NS_NAME);
+
+	sqlite3_bind_int64(s, 1, id);
+	return read_namespace(x, s, name, n_name, &id);
+}
+
 /* --- entries --- */
 
 static int64_t row_sum(const struct index *x, const struct index_row *row)
@@ -480,15 +546,17 @@ static int read_row(const struct index *x, sqlite3_stmt *s, struct index_row *ou
 		.rank = sqlite3_column_int64(s, 8),
 		.slot = sqlite3_column_int64(s, 9),
 		.children = (uint32_t)sqlite3_column_int64(s, 10),
+		.pins = (uint32_t)sqlite3_column_int64(s, 11),
+		.priority = (uint32_t)sqlite3_column_int64(s, 12),
 	};
-	const void *tokens = sqlite3_column_blob(s, 11);
-	size_t n = (size_t)sqlite3_column_bytes(s, 11);
+	const void *tokens = sqlite3_column_blob(s, 13);
+	size_t n = (size_t)sqlite3_column_bytes(s, 13);
 
 	if (!tokens || n > sizeof(row.tokens) || n % sizeof(row.tokens[0]))
 		return -EUCLEAN;
 	memcpy(row.tokens, tokens, n);
 	row.n_tokens = (uint32_t)(n / sizeof(row.tokens[0]));
-	if (sqlite3_column_int64(s, 12) != row_sum(x, &row))
+	if (sqlite3_column_int64(s, 14) != row_sum(x, &row))
 		return -EUCLEAN;
 	*out = row;
 	return 0;
@@ -560,7 +628,7 @@ int index_best_child(struct index *x, int64_t parent, const int32_t *tokens, uin
 		if (r)
 			break;
 		n = common(&row, tokens, n_tokens);
-		if (n > most && row.slot != INDEX_NO_SLOT && row.expires > now) {
+		if (n > most && row.slot != INDEX_NO_SLOT && (row.expires > now || row.pins)) {
 			most = n;
 			best = row;
 		}
@@ -609,9 +677,22 @@ int index_expired(struct index *x, int64_t now, struct index_row *out)
 	return first_row(x, s, out);
 }
 
-int index_lowest(struct index *x, struct index_row *out)
+int index_lowest(struct index *x, uint32_t uid, struct index_row *out)
 {
-	return first_row(x, use(x, LOWEST), out);
+	sqlite3_stmt *s = use(x, LOWEST);
+
+	sqlite3_bind_int64(s, 1, uid);
+	return first_row(x, s, out);
+}
+
+int index_next_of(struct index *x, int64_t ns, int64_t after, struct index_row *out)
+{
+	sqlite3_stmt *s = use(x, ns ? NEXT_OF : NEXT);
+
+	sqlite3_bind_int64(s, 1, after);
+	if (ns)
+		sqlite3_bind_int64(s, 2, ns);
+	return first_row(x, s, out);
 }
 
 int index_insert(struct index *x, struct index_row *row)
@@ -630,8 +711,10 @@ int index_insert(struct index *x, struct index_row *row)
 	sqlite3_bind_int64(s, 9, row->rank);
 	sqlite3_bind_int64(s, 10, row->slot);
 	sqlite3_bind_int64(s, 11, row->children);
-	sqlite3_bind_blob(s, 12, row->tokens, (int)(row->n_tokens * sizeof(row->tokens[0])), SQLITE_STATIC);
-	sqlite3_bind_int64(s, 13, row_sum(x, row));
+	sqlite3_bind_int64(s, 12, row->pins);
+	sqlite3_bind_int64(s, 13, row->priority);
+	sqlite3_bind_blob(s, 14, row->tokens, (int)(row->n_tokens * sizeof(row->tokens[0])), SQLITE_STATIC);
+	sqlite3_bind_int64(s, 15, row_sum(x, row));
 	return run(x, s);
 }
 
@@ -644,7 +727,9 @@ int index_update(struct index *x, const struct index_row *row)
 	sqlite3_bind_int64(s, 3, row->rank);
 	sqlite3_bind_int64(s, 4, row->slot);
 	sqlite3_bind_int64(s, 5, row->children);
-	sqlite3_bind_int64(s, 6, row_sum(x, row));
+	sqlite3_bind_int64(s, 6, row->pins);
+	sqlite3_bind_int64(s, 7, row->priority);
+	sqlite3_bind_int64(s, 8, row_sum(x, row));
 	return run(x, s);
 }
 
@@ -678,4 +763,111 @@ int index_free_remove(struct index *x, int64_t slot)
 
 	sqlite3_bind_int64(s, 1, slot);
 	return number(x, s, &removed);
+}
+
+int index_n_below(struct index *x, int64_t id, uint32_t max, uint32_t *n)
+{
+	sqlite3_stmt *s = use(x, N_BELOW);
+	int64_t found;
+	int r;
+
+	sqlite3_bind_int64(s, 1, id);
+	sqlite3_bind_int64(s, 2, max);
+	r = number(x, s, &found);
+	if (!r)
+		*n = (uint32_t)found;
+	return r;
+}
+
+/* --- pins and owners --- */
+
+static int64_t pin_sum(const struct index *x, int64_t entry, uint32_t uid)
+{
+	const int64_t columns[] = { entry, uid };
+
+	return (int64_t)hash_u64(columns, sizeof(columns), x->sum_seed);
+}
+
+int index_pin_add(struct index *x, int64_t entry, uint32_t uid)
+{
+	sqlite3_stmt *s = use(x, PIN_ADD);
+	int64_t added;
+
+	sqlite3_bind_int64(s, 1, entry);
+	sqlite3_bind_int64(s, 2, uid);
+	sqlite3_bind_int64(s, 3, pin_sum(x, entry, uid));
+	return number(x, s, &added);
+}
+
+int index_pin_remove(struct index *x, int64_t entry, uint32_t uid)
+{
+	sqlite3_stmt *s = use(x, PIN_REMOVE);
+	int64_t removed;
+
+	sqlite3_bind_int64(s, 1, entry);
+	sqlite3_bind_int64(s, 2, uid);
+	return number(x, s, &removed);
+}
+
+int index_pin_next(struct index *x, int64_t entry, uint32_t uid_min, uint32_t *uid)
+{
+	sqlite3_stmt *s = use(x, PIN_NEXT);
+	int r;
+
+	sqlite3_bind_int64(s, 1, entry);
+	sqlite3_bind_int64(s, 2, uid_min);
+	r = step(x, s);
+	if (!r) {
+		uint32_t found = (uint32_t)sqlite3_column_int64(s, 0);
+
+		if (sqlite3_column_int64(s, 1) != pin_sum(x, entry, found))
+			r = -EUCLEAN;
+		else
+			*uid = found;
+	}
+	sqlite3_reset(s);
+	return r;
+}
+
+static int64_t owner_sum(const struct index *x, const struct index_owner *owner)
+{
+	const int64_t columns[] = { owner->uid, owner->n, owner->used };
+
+	return (int64_t)hash_u64(columns, sizeof(columns), x->sum_seed);
+}
+
+int index_owner_next(struct index *x, uint32_t uid_min, struct index_owner *out)
+{
+	sqlite3_stmt *s = use(x, OWNER_NEXT);
+	int r;
+
+	sqlite3_bind_int64(s, 1, uid_min);
+	r = step(x, s);
+	if (!r) {
+		struct index_owner owner = {
+			.uid = (uint32_t)sqlite3_column_int64(s, 0),
+			.n = sqlite3_column_int64(s, 1),
+			.used = sqlite3_column_int64(s, 2),
+		};
+
+		if (sqlite3_column_int64(s, 3) != owner_sum(x, &owner) || owner.n <= 0)
+			r = -EUCLEAN;
+		else
+			*out = owner;
+	}
+	sqlite3_reset(s);
+	return r;
+}
+
+int index_owner_set(struct index *x, const struct index_owner *owner)
+{
+	sqlite3_stmt *s = use(x, owner->n ? OWNER_SET : OWNER_REMOVE);
+
+	sqlite3_bind_int64(s, 1, owner->uid);
+	if (owner->n) {
+		sqlite3_bind_int64(s, 2, owner->n);
+		sqlite3_bind_int64(s, 3, owner->used);
+		sqlite3_bind_int64(s, 4, owner_sum(x, owner));
+	}
+	return run(x, s);
 }

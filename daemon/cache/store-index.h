@@ -31,6 +31,8 @@ struct index_row {
 	int64_t rank;
 	int64_t slot;
 	uint32_t uid, first, children;
+	uint32_t pins;			/* on it and on those below it */
+	uint32_t priority;		/* 0 low, 1 normal, 2 high */
 	uint32_t n_tokens;
 	int32_t tokens[STORE_TOKENS_MAX];	/* zeros after n_tokens */
 };
@@ -41,6 +43,15 @@ struct index_state {
 	int64_t next_id;		/* ids from here on were never given out */
 	int64_t n_slots, n_free;
 	int64_t use;			/* counts uses */
+	int64_t n_pinned;		/* entries with pins */
+};
+
+/* What a uid has in the root. */
+struct index_owner {
+	int64_t n;			/* entries */
+	int64_t used;			/* when it wrote last */
+	uint32_t uid;
+	bool changed;			/* the caller's: not in the index yet */
 };
 
 struct index;
@@ -70,6 +81,10 @@ int index_state_set(struct index *x, const struct index_state *state);
 int index_namespace(struct index *x, const void *name, uint32_t n_name, int64_t *id);
 int index_namespace_add(struct index *x, const void *name, uint32_t n_name, int64_t id);
 int index_namespace_remove(struct index *x, int64_t id);
+/* The first name after that one, byte by byte: name [STORE_NAME_MAX]. */
+int index_namespace_next(struct index *x, const void *after, uint32_t n_after, uint8_t *name, uint32_t *n_name,
+			 int64_t *id);
+int index_namespace_name(struct index *x, int64_t id, uint8_t *name, uint32_t *n_name);
 
 int index_get(struct index *x, int64_t id, struct index_row *out);
 /* The child of parent with exactly these tokens. */
@@ -86,15 +101,30 @@ int index_any_child(struct index *x, int64_t parent, struct index_row *out);
 int index_by_slot(struct index *x, int64_t slot, struct index_row *out);
 /* Of a namespace (0: of any) that with the greatest id below `below`. */
 int index_last_of(struct index *x, int64_t ns, int64_t below, struct index_row *out);
-/* A leaf that has expired; the leaf of the lowest rank. */
+/* Of a namespace (0: of any) that with the lowest id above `after`. */
+int index_next_of(struct index *x, int64_t ns, int64_t after, struct index_row *out);
+/* A leaf without pins that has expired; that of the uid's of the lowest rank. */
 int index_expired(struct index *x, int64_t now, struct index_row *out);
-int index_lowest(struct index *x, struct index_row *out);
+int index_lowest(struct index *x, uint32_t uid, struct index_row *out);
 
 /* Fills row->hash. */
 int index_insert(struct index *x, struct index_row *row);
-/* Of a row that is there: expires, rank, slot, children. */
+/* Of a row that is there: expires, rank, slot, children, pins, priority. */
 int index_update(struct index *x, const struct index_row *row);
 int index_delete(struct index *x, int64_t id);
+
+/* Pins of an entry. Adding: INDEX_E_NONE where it is there already; removing: where it is not. */
+int index_pin_add(struct index *x, int64_t entry, uint32_t uid);
+int index_pin_remove(struct index *x, int64_t entry, uint32_t uid);
+/* Entries below it, at most max are counted. */
+int index_n_below(struct index *x, int64_t id, uint32_t max, uint32_t *n);
+/* The first of the entry's with a uid of at least that. */
+int index_pin_next(struct index *x, int64_t entry, uint32_t uid_min, uint32_t *uid);
+
+/* The first with a uid of at least that. INDEX_E_NONE. */
+int index_owner_next(struct index *x, uint32_t uid_min, struct index_owner *out);
+/* n 0: it goes. */
+int index_owner_set(struct index *x, const struct index_owner *owner);
 
 /* Free slots. */
 int index_free_take(struct index *x, int64_t *slot);		/* the lowest; 0, INDEX_E_NONE */

@@ -189,6 +189,7 @@ void disk_root_free(struct disk_root *r)
 	disk_root_close(r);
 	list_unlink(&r->link);
 	free(r->identity);
+	free(r->owners);
 	free(r);
 }
 
@@ -252,6 +253,9 @@ static int adopt_state(struct disk_root *r)
 	uint64_t jump;
 	int err = index_state(r->index, &r->state);
 
+	if (err)
+		return err;
+	err = disk_owners_load(r);
 	if (err)
 		return err;
 	r->ids_next = r->ids_end = 0;
@@ -439,7 +443,9 @@ static int commit(struct disk_root *r)
 	}
 	r->state.n_free += r->n_freed;
 	r->state.use = r->disk->use;
-	err = index_state_set(r->index, &r->state);
+	err = disk_owners_flush(r);
+	if (!err)
+		err = index_state_set(r->index, &r->state);
 	/* What a committed row refers to is on the medium. */
 	if (!err && r->slots_written)
 		err = slot_sync(&r->slots);

@@ -5,6 +5,8 @@
  *
  *   store-root.c    opens, closes, commits; what is damaged is moved aside
  *   store-entry.c   entries: written, found, read, removed
+ *   store-list.c    what is there, and pins
+ *   store-owner.c   which uid has how much
  *   store-space.c   the bytes of all roots: who gives way
  *   store.c         the queue, the thread, figures
  *
@@ -57,6 +59,8 @@ struct disk_root {
 	struct index_state state;	/* as of the transaction */
 	bool slots_written, punch;
 	bool lost;			/* set where a transaction was rolled back */
+	struct index_owner *owners;	/* [n_owners] as of the transaction, by uid */
+	uint32_t n_owners, max_owners;
 	int64_t freed[DISK_CHANGES_MAX];	/* by the transaction: free when it is committed */
 	uint32_t n_freed;
 	uint64_t slots_bytes, log_bytes, other_bytes;	/* of its files */
@@ -120,14 +124,41 @@ enum store_result disk_write(struct disk_root *r, struct store_write *w);
 enum store_result disk_lookup(struct disk_root *r, struct store_lookup *l);
 enum store_result disk_read(struct disk_root *r, struct store_read *read);
 enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires);
-/* Adds to *n how many entries went, also where not all of them did: STORE_FAILED. */
-enum store_result disk_drop(struct disk_root *r, uint64_t id, uint64_t *n);
-/* name NULL: all. */
-enum store_result disk_wipe(struct disk_root *r, const struct store_name *name, uint64_t *n);
+/* Adds to *removed what went, also where not all of it did: STORE_FAILED. */
+enum store_result disk_drop(struct disk_root *r, const struct store_drop *d, struct store_removed *removed);
+/* Of w all, or a name with or without those below it. */
+enum store_result disk_wipe(struct disk_root *r, const struct store_wipe *w, struct store_removed *removed);
 /* A row whose slot is of no use: nothing is found by it any more. Within a transaction. */
 int disk_give_up_slot(struct disk_root *r, struct index_row *row);
 /* Removes a leaf within the transaction. */
 int disk_remove_leaf(struct disk_root *r, const struct index_row *row);
+
+/* --- store-list.c --- */
+
+enum store_result disk_list(struct disk_root *r, struct store_list *l);
+enum store_result disk_show(struct disk_root *r, struct store_show *s);
+/* Commits. */
+enum store_result disk_pin(struct disk_root *r, const struct store_pin *p);
+/* Within the transaction: all pins of a row that is about to go. */
+int disk_remove_pins(struct disk_root *r, const struct index_row *row);
+/* What is stored for a write that followed an alias. */
+uint64_t disk_real_id(const struct disk_root *r, uint64_t id);
+/* Whether the namespace is called so, or begins with that and a slash. */
+bool disk_name_within(const void *name, uint32_t n, const struct store_name *top);
+
+/* --- store-owner.c --- */
+
+/* Reads them.  0, -EUCLEAN, -ENOMEM. */
+int disk_owners_load(struct disk_root *r);
+/* The uid has `by` entries more; it is active at `now`, if that is not 0.  0, -ENOMEM, -EUCLEAN. */
+int disk_owner_add(struct disk_root *r, uint32_t uid, int by, int64_t now);
+/* Those that changed go into the index. */
+int disk_owners_flush(struct disk_root *r);
+/*
+ * Whose leaf is to go first, of all open roots together: *uid.  False: whoever's is of the lowest rank.  u: whose that
+ * is.
+ */
+bool disk_owner_beyond_share(const struct disk *d, uint32_t u, int64_t now, uint32_t *uid);
 
 /* --- store-space.c --- */
 

@@ -51,18 +51,55 @@ bool disk_may_grow(const struct disk_root *r, uint64_t n)
 	return growable(r) >= n;
 }
 
+/* The leaf that was used longest ago; INDEX_E_NONE. */
+static int find_lowest(struct disk_root *r, struct index_row *out)
+{
+	struct index_row row;
+	bool found = false;
+
+	for (uint32_t i = 0; i < r->n_owners; i++) {
+		int err = r->owners[i].n ? index_lowest(r->index, r->owners[i].uid, &row) : INDEX_E_NONE;
+
+		if (err < 0)
+			return err;
+		if (err || (found && row.rank >= out->rank))
+			continue;
+		*out = row;
+		found = true;
+	}
+	return found ? 0 : INDEX_E_NONE;
+}
+
+/* Who goes next. *beyond: it is of a uid that has more than its share, and spares somebody else. */
+static int find_victim(struct disk_root *r, int64_t now, struct index_row *out, bool *beyond)
+{
+	uint32_t uid;
+	struct index_row row;
+	int err = find_lowest(r, out);
+
+	*beyond = false;
+	if (err || !disk_owner_beyond_share(r->disk, out->uid, now, &uid))
+		return err;
+	err = index_lowest(r->index, uid, &row);
+	if (!err) {
+		*out = row;
+		*beyond = true;
+	}
+	return MIN(err, 0);
+}
+
 int disk_evict(struct disk_root *r, int64_t n_free, int64_t now)
 {
 	struct index_row row;
 	int err = 0;
 
 	while (!err && r->state.n_free + r->n_freed < n_free) {
-		bool expired;
+		bool expired, beyond;
 
 		err = index_expired(r->index, now, &row);
 		expired = !err;
 		if (err == INDEX_E_NONE)
-			err = index_lowest(r->index, &row);
+			err = find_victim(r, now, &row, &beyond);
 		if (!err)
 			err = disk_begin(r, 1);
 		if (!err)
@@ -158,10 +195,10 @@ int disk_shrink(struct disk_root *r, uint64_t n, int64_t now)
 }
 
 /* The rank of what would go next; INT64_MAX: there is nothing. */
-static int64_t lowest_rank(struct disk_root *r)
+static int64_t lowest_rank(struct disk_root *r, int64_t now, bool *beyond)
 {
 	struct index_row row;
-	int err = index_lowest(r->index, &row);
+	int err = find_victim(r, now, &row, beyond);
 
 	if (err < 0)
 		disk_failed(r, err, "looking for room");
@@ -177,27 +214,40 @@ static bool remove_useless(struct disk_root *r)
 	return true;
 }
 
-/* Who gives way: a root that nobody has open, then the one whose next to go was used longest ago. */
-static struct disk_root *victim(struct disk *d)
+struct candidate {
+	struct disk_root *root;
+	int64_t rank;
+	bool beyond;
+};
+
+/* What spares somebody within his share; then what nobody has open; then what was used longest ago. */
+static bool goes_before(const struct candidate *a, const struct candidate *b)
 {
-	struct disk_root *best = NULL;
-	int64_t best_rank = INT64_MAX;
+	if (!b->root || a->beyond != b->beyond)
+		return !b->root || a->beyond;
+	if (!a->root->n_users != !b->root->n_users)
+		return !a->root->n_users;
+	return a->rank < b->rank;
+}
 
-	list_for_each_safe(l, next, &d->roots) {
-		struct disk_root *r = list_entry(l, struct disk_root, link);
-		int64_t rank;
+/* Who gives way. */
+static struct disk_root *victim(struct disk *d, int64_t now)
+{
+	struct candidate best = { 0 };
 
-		if (remove_useless(r) || !disk_root_writable(r))
+	/* All are open before shares are counted. */
+	list_for_each_safe(l, next, &d->roots)
+		(void)remove_useless(list_entry(l, struct disk_root, link));
+	list_for_each(l, &d->roots) {
+		struct candidate c = { .root = list_entry(l, struct disk_root, link) };
+
+		if (!disk_root_writable(c.root))
 			continue;
-		rank = lowest_rank(r);
-		if (rank == INT64_MAX || !r->open)
-			continue;
-		if (!best || (!r->n_users && best->n_users) || (!r->n_users == !best->n_users && rank < best_rank)) {
-			best = r;
-			best_rank = rank;
-		}
+		c.rank = lowest_rank(c.root, now, &c.beyond);
+		if (c.rank != INT64_MAX && c.root->open && goes_before(&c, &best))
+			best = c;
 	}
-	return best;
+	return best.root;
 }
 
 /* A dormant root without entries is but files. */
@@ -231,7 +281,7 @@ bool disk_make_room(struct disk_root *r, uint32_t n, int64_t now)
 
 		if (bytes <= max && (uint64_t)r->state.n_free + growable(r) >= n)
 			return true;
-		v = victim(r->disk);
+		v = victim(r->disk, now);
 		if (!v || !r->open)
 			break;
 		if (v != r) {
@@ -252,15 +302,30 @@ bool disk_make_room(struct disk_root *r, uint32_t n, int64_t now)
 	return r->open && disk_bytes(r->disk) <= limit(r->disk) && (r->state.n_free > 0 || growable(r) > 0);
 }
 
+/* What is pinned has no room any more: a root goes as a whole. False: there is none. */
+static bool remove_pinned(struct disk *d)
+{
+	list_for_each(l, &d->roots) {
+		struct disk_root *r = list_entry(l, struct disk_root, link);
+
+		if (r->n_users || !r->open || disk_root_remove(r))
+			continue;
+		disk_root_free(r);
+		return true;
+	}
+	return false;
+}
+
 void disk_fit(struct disk *d)
 {
 	for (int turns = 0; turns < 64 && disk_bytes(d) > limit(d); turns++) {
 		uint64_t over = disk_bytes(d) - limit(d);
-		struct disk_root *v = victim(d);
+		struct disk_root *v = victim(d, 0);
 
 		remove_empty(d);
-		if (!v)
+		if (v)
+			shrink_for(v, over, 0);
+		else if (!remove_pinned(d))
 			break;
-		shrink_for(v, over, 0);
 	}
 }

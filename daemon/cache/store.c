@@ -76,6 +76,14 @@ static void put_urgent(struct store *s, struct store_request *r, struct store_ro
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* What it is about may still be to be written. */
+static void put_behind(struct store *s, struct store_request *r, struct store_root *root, enum store_kind kind)
+{
+	pthread_mutex_lock(&s->lock);
+	put(s, &s->writes, r, root, kind);
+	pthread_mutex_unlock(&s->lock);
+}
+
 int store_write(struct store_root *root, struct store_write *w)
 {
 	struct store *s = root->store;
@@ -111,12 +119,7 @@ void store_read(struct store_root *root, struct store_read *r)
 
 void store_touch(struct store_root *root, struct store_touch *t)
 {
-	struct store *s = root->store;
-
-	pthread_mutex_lock(&s->lock);
-	/* What it is about may still be to be written. */
-	put(s, &s->writes, &t->request, root, STORE_TOUCH);
-	pthread_mutex_unlock(&s->lock);
+	put_behind(root->store, &t->request, root, STORE_TOUCH);
 }
 
 void store_drop(struct store_root *root, struct store_drop *d)
@@ -124,9 +127,24 @@ void store_drop(struct store_root *root, struct store_drop *d)
 	put_urgent(root->store, &d->request, root, STORE_DROP);
 }
 
-void store_wipe(struct store *s, struct store_wipe *w)
+void store_wipe(struct store *s, struct store_root *root, struct store_wipe *w)
 {
-	put_urgent(s, &w->request, NULL, STORE_WIPE);
+	put_urgent(s, &w->request, root, STORE_WIPE);
+}
+
+void store_list(struct store_root *root, struct store_list *l)
+{
+	put_urgent(root->store, &l->request, root, STORE_LIST);
+}
+
+void store_show(struct store_root *root, struct store_show *s)
+{
+	put_urgent(root->store, &s->request, root, STORE_SHOW);
+}
+
+void store_pin(struct store_root *root, struct store_pin *p)
+{
+	put_behind(root->store, &p->request, root, STORE_PIN);
 }
 
 uint32_t store_poll(struct store *s)
@@ -241,6 +259,13 @@ static void complete(struct store *s, struct store_request *r, enum store_result
 	bool first;
 
 	r->result = result;
+	if (r->at_once) {
+		pthread_mutex_lock(&s->lock);
+		publish(s);
+		pthread_mutex_unlock(&s->lock);
+		r->done(r);
+		return;
+	}
 	pthread_mutex_lock(&s->lock);
 	first = list_empty(&s->done);
 	list_push_back(&s->done, &r->link);
@@ -397,14 +422,17 @@ static void cancel_writes(struct store *s, bool (*concerns)(const void *what, co
 static bool is_wiped(const void *what, const struct store_write *w)
 {
 	const struct store_wipe *wipe = what;
+	const struct store_root *only = wipe->request.root;
 
-	return wipe->all || (w->name.n == wipe->name.n &&
-			     (!w->name.n || !memcmp(w->name.bytes, wipe->name.bytes, w->name.n)));
+	if (only && w->request.root->disk != only->disk)
+		return false;
+	return wipe->all || (w->name.n == wipe->name.n && disk_name_within(w->name.bytes, w->name.n, &wipe->name)) ||
+	       (wipe->below && disk_name_within(w->name.bytes, w->name.n, &wipe->name));
 }
 
 static enum store_result wipe_root(struct disk_root *r, struct store_wipe *w)
 {
-	enum store_result result = disk_wipe(r, w->all ? NULL : &w->name, &w->n_removed);
+	enum store_result result = disk_wipe(r, w, &w->removed);
 
 	if (r->n_users)
 		return result;
@@ -421,15 +449,19 @@ static enum store_result wipe_root(struct disk_root *r, struct store_wipe *w)
 
 static void handle_wipe(struct store *s, struct store_wipe *w)
 {
-	enum store_result result = STORE_OK;
+	const struct store_root *only = w->request.root;
+	enum store_result result = only && !only->disk ? STORE_FAILED : STORE_OK;
 
 	finish_batch(s);
 	cancel_writes(s, is_wiped, w);
-	w->n_removed = 0;
+	w->removed = (struct store_removed){ 0 };
 	list_for_each_safe(l, next, &s->disk.roots) {
-		if (wipe_root(list_entry(l, struct disk_root, link), w) != STORE_OK)
+		struct disk_root *r = list_entry(l, struct disk_root, link);
+
+		if ((!only || only->disk == r) && wipe_root(r, w) != STORE_OK)
 			result = STORE_FAILED;
 	}
+	s->disk.stats.removed += w->removed.entries;
 	complete(s, &w->request, result);
 }
 
@@ -437,19 +469,36 @@ static bool is_dropped(const void *what, const struct store_write *w)
 {
 	const struct store_drop *d = what;
 
-	return w->request.root == d->request.root && w->id == d->id;
+	return d->id && w->request.root == d->request.root && w->id == d->id;
 }
 
 static void handle_drop(struct store *s, struct store_drop *d)
 {
+	struct disk_root *r = d->request.root->disk;
+	enum store_result result;
+
 	finish_batch(s);
 	cancel_writes(s, is_dropped, d);
-	d->n_removed = 0;
-	complete(s, &d->request,
-		 d->request.root->disk ? disk_drop(d->request.root->disk, d->id, &d->n_removed) : STORE_FAILED);
+	d->removed = (struct store_removed){ 0 };
+	result = r ? disk_drop(r, d, &d->removed) : STORE_FAILED;
+	s->disk.stats.removed += d->removed.entries;
+	complete(s, &d->request, result);
 }
 
-/* All but a wipe, which is of no root. */
+static enum store_result handle_pin(struct store *s, struct disk_root *r, const struct store_pin *p)
+{
+	finish_batch(s);
+	return r ? disk_pin(r, p) : STORE_MISS;
+}
+
+static enum store_result list(struct store *s, struct disk_root *r, struct store_list *l)
+{
+	l->n = 0;
+	finish_batch(s);
+	return r ? disk_list(r, l) : STORE_MISS;
+}
+
+/* All but a wipe, which may be of no root. */
 static void handle_of_root(struct store *s, struct store_request *r)
 {
 	struct disk_root *root = r->root->disk;
@@ -482,6 +531,16 @@ static void handle_of_root(struct store *s, struct store_request *r)
 	}
 	case STORE_DROP:
 		handle_drop(s, list_entry(r, struct store_drop, request));
+		break;
+	case STORE_LIST:
+		complete(s, r, list(s, root, list_entry(r, struct store_list, request)));
+		break;
+	case STORE_SHOW:
+		finish_batch(s);
+		complete(s, r, root ? disk_show(root, list_entry(r, struct store_show, request)) : STORE_MISS);
+		break;
+	case STORE_PIN:
+		complete(s, r, handle_pin(s, root, list_entry(r, struct store_pin, request)));
 		break;
 	case STORE_WIPE:
 		break;

@@ -22,7 +22,7 @@
  * Times are the caller's: ns of one clock that goes on across restarts (CLOCK_REALTIME). If it is set
  * back, entries expire later; nothing else depends on it.
  *
- * Thread: one caller's, but for the callbacks in store_config. store_new() and store_stop() wait for the disk.
+ * Thread: one caller's, but for wipes and the callbacks in store_config. store_new() and store_stop() wait for the disk.
  */
 #ifndef KVD_STORE_H
 #define KVD_STORE_H
@@ -44,6 +44,7 @@ struct store_root;
 #define STORE_NEVER UINT64_MAX		/* expires: never */
 #define STORE_BYTES_MIN (UINT64_C(2) << 20)
 #define STORE_QUEUE_MAX 64u
+#define STORE_PINS_MAX 8u		/* of an entry that are told */
 #define STORE_TROUBLE_MAX 127u
 
 #define STORE_E_FULL 1			/* the queue of writes is full: not stored */
@@ -110,12 +111,14 @@ enum store_result {
 
 enum store_kind {	/* set by the functions below */
 	STORE_OPEN, STORE_CLOSE, STORE_WRITE, STORE_LOOKUP, STORE_READ, STORE_TOUCH, STORE_DROP, STORE_WIPE,
+	STORE_LIST, STORE_SHOW, STORE_PIN,
 };
 
 /* Embedded in every request. */
 struct store_request {
 	void (*done)(struct store_request *r);	/* the caller's; called by store_poll(), may free the request */
 	enum store_result result;
+	bool at_once;				/* done() is called on the store's thread, and not by store_poll() */
 	struct list link;			/* the store's */
 	struct store_root *root;
 	enum store_kind kind;
@@ -132,6 +135,7 @@ struct store_write {
 	uint32_t n_tokens;
 	uint32_t first;			/* its first position */
 	uid_t uid;			/* who had it computed */
+	int priority;			/* below 0: goes before others; above: after them */
 	uint64_t now, expires;		/* no later than its parent does by then */
 	const void *block;		/* [block_bytes] */
 	uint64_t id;			/* set at once, so that what follows it may be put */
@@ -144,6 +148,8 @@ struct store_found {
 	uint64_t id;
 	uint32_t n_tokens;		/* of the entry ... */
 	uint32_t n_common;		/* ... that are the ones asked for: less in the last one only */
+	uid_t pinned_by[STORE_PINS_MAX];
+	uint32_t n_pins;
 };
 
 /*
@@ -158,6 +164,7 @@ struct store_lookup {
 	uint32_t n_tokens;
 	uint64_t now;
 	uint64_t expires;		/* what is found, and all before it, expires no earlier; 0: as it is */
+	int priority;			/* of what is found from now on, as in store_write */
 	struct store_found *found;	/* [max_found] */
 	uint32_t max_found;
 	uint32_t n_found;		/* result */
@@ -189,22 +196,102 @@ struct store_touch {
 };
 void store_touch(struct store_root *root, struct store_touch *t);
 
-/* Removes an entry and all below it. */
+struct store_removed {
+	uint64_t entries, tokens, bytes;	/* bytes of blocks */
+};
+
+/*
+ * Removes an entry and all below it: that with this id, and, where tokens are given, the one that they lead to, if
+ * it is there under another one.  Writes that wait for it are dropped, and those behind them become orphans.
+ */
 struct store_drop {
 	struct store_request request;
-	uint64_t id;
-	uint64_t n_removed;		/* result */
+	uint64_t id;			/* 0: none */
+	struct store_name name;
+	const int32_t *tokens;		/* [n_tokens] from the beginning to the end of the entry; NULL, 0: none */
+	uint32_t n_tokens;
+	struct store_removed removed;	/* result */
 };
 void store_drop(struct store_root *root, struct store_drop *d);
 
-/* Removes a namespace, or all of them, from every root, also from those that are not open. */
+/*
+ * Removes a namespace, or all of them, from every root, also from those that are not open, or from one.  STORE_FAILED:
+ * something may be left.
+ */
 struct store_wipe {
 	struct store_request request;
 	bool all;
 	struct store_name name;
-	uint64_t n_removed;		/* result */
+	bool below;			/* those, too, whose names begin with it and a slash */
+	struct store_removed removed;	/* result; of roots that are not open, too */
 };
-void store_wipe(struct store *s, struct store_wipe *w);
+/* root NULL: of all. */
+void store_wipe(struct store *s, struct store_root *root, struct store_wipe *w);
+
+/* --- for people --- */
+
+/* An entry, as the index has it. */
+struct store_view {
+	uint64_t id, parent;		/* parent 0: it begins a sequence */
+	uint8_t name[STORE_NAME_MAX];	/* its namespace's */
+	uint32_t n_name;
+	int32_t tokens[STORE_TOKENS_MAX];
+	uint32_t n_tokens, first;
+	uid_t uid;
+	uint64_t created, expires;
+	int priority;
+	uid_t pinned_by[STORE_PINS_MAX];	/* the first of them */
+	uint32_t n_pins;
+	bool joined;			/* the only child of its parent, of the same uid, and that is not pinned */
+};
+
+/* On the store's thread: what of a namespace is to be listed. */
+enum store_want { STORE_WANT_NONE, STORE_WANT_OWN, STORE_WANT_ALL };	/* OWN: what is the uid's */
+typedef enum store_want (*store_want_fn)(const void *arg, const struct store_name *name);
+
+/* The entries of lowest ids above `after`, by id, so after their parents; damaged and expired ones are not told. */
+struct store_list {
+	struct store_request request;
+	uint64_t now;
+	uint64_t after;
+	store_want_fn wants;		/* NULL: all of all */
+	const void *arg;
+	uid_t uid;
+	const uint64_t *known;		/* [n_known] ids, ascending, that are left out */
+	uint32_t n_known;
+	struct store_view *views;	/* [max] */
+	uint32_t max, n;		/* n: result */
+	/* Besides: whether these are there. */
+	const uint64_t *check;		/* [n_check] */
+	bool *there;			/* [n_check] result */
+	uint32_t n_check;
+};
+void store_list(struct store_root *root, struct store_list *l);
+
+#define STORE_BELOW_MAX 65536u
+/* STORE_MISS: there is none. */
+struct store_show {
+	struct store_request request;
+	uint64_t id;
+	int32_t *tokens;		/* [max_tokens] result: what the sequence begins with ... */
+	uint32_t max_tokens, n_tokens;	/* ... so many of them */
+	struct store_view view;		/* result */
+	uint32_t n_path, n_below;	/* result: entries to it and below it, at most STORE_BELOW_MAX of these */
+};
+void store_show(struct store_root *root, struct store_show *s);
+
+/*
+ * An entry stays, with all before it, as long as somebody has it pinned.  STORE_OK, also if he had; STORE_MISS: it
+ * is not there, or was not pinned; STORE_DROPPED: no more may be pinned in all.  Waits behind writes.
+ */
+struct store_pin {
+	struct store_request request;
+	uint64_t id;
+	uid_t uid;
+	bool pin;			/* false: no longer */
+	bool every;			/* all pins go */
+};
+void store_pin(struct store_root *root, struct store_pin *p);
 
 /* Calls done() of what is done; returns how many. */
 uint32_t store_poll(struct store *s);

@@ -374,9 +374,9 @@ static inline uint64_t wipe(struct fixture *f, const char *name)
 
 	if (name)
 		w.name = name_of(name);
-	store_wipe(f->store, &w);
+	store_wipe(f->store, NULL, &w);
 	assert_int_equal(await(f, &w.request), STORE_OK);
-	return w.n_removed;
+	return w.removed.entries;
 }
 
 static inline uint64_t drop(struct fixture *f, uint64_t id)
@@ -385,7 +385,7 @@ static inline uint64_t drop(struct fixture *f, uint64_t id)
 
 	store_drop(f->root, &d);
 	assert_int_equal(await(f, &d.request), STORE_OK);
-	return d.n_removed;
+	return d.removed.entries;
 }
 
 static inline struct store_stats stats_of(struct fixture *f)

@@ -160,7 +160,7 @@ static bool try_faults(int64_t at, int64_t n, int err, bool reads)
 	faults_arm(at, n, err, reads);
 	store_path(&f, &paths[1], 1);
 	restore(&f, f.root, "n", paths[0].tokens, PATH);
-	store_wipe(f.store, &w);
+	store_wipe(f.store, NULL, &w);
 	await(&f, &w.request);
 	fixture_close(&f);
 	fixture_open(&f);

@@ -264,7 +264,7 @@ static void test_rows_changed(void **state)
 		"UPDATE entry SET expires = 1000000", "UPDATE entry SET slot = slot + 1000",
 		"UPDATE entry SET uid = 0", "UPDATE entry SET tokens = zeroblob(16)", "UPDATE entry SET children = 0",
 		"UPDATE namespace SET id = id + 1", "UPDATE state SET next_id = 1", "UPDATE state SET n_slots = 1",
-		"DELETE FROM state", "PRAGMA user_version = 2", "PRAGMA application_id = 0",
+		"DELETE FROM state", "PRAGMA user_version = 1", "PRAGMA application_id = 0",
 	};
 	struct fixture f;
 	char path[400];

@@ -205,7 +205,7 @@ static void test_wipe_reaches_all(void **state)
 		};
 		put_before += !store_write(f.root, &w[i]);
 	}
-	store_wipe(f.store, &wipe_request);
+	store_wipe(f.store, NULL, &wipe_request);
 	await(&f, &wipe_request.request);
 	await_counted(&f, put_before);
 	for (int i = 0; i < 4; i++)
