@@ -14,6 +14,8 @@ int tree_read(struct tree *t, struct tree_ref ref, void *dst)
 
 	if (!e || e->id != ref.id || e->pending || tree_is_void(e))
 		return TREE_E_GONE;
+	if (!e->stored && !tree_verified(t, e))
+		return TREE_E_GONE;
 	if (!e->stored)
 		return pool_block_read(t->config.root, e->block, e->n_tokens, dst);
 	err = tree_decode(t, e, &n);

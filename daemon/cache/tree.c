@@ -695,6 +695,8 @@ bool tree_step(struct tree_path *p, const int32_t *tokens, uint64_t now)
 {
 	struct tree_entry *e = p->at->doomed ? NULL : ready_child(p->tree, p->at, tokens, now);
 
+	if (e && !tree_verified(p->tree, e))
+		e = NULL;
 	if (e)
 		enter_child(p, e, now, false);
 	return e != NULL;

@@ -170,7 +170,8 @@ static bool compare(struct verify *v, uint32_t i)
 		return false;
 	if (err || memcmp(v->computed, v->stored, n)) {
 		note_difference(v, &view);
-		tree_drop(t, b->ref.entry);
+		if (tree_ref_view(t, b->ref, &view))
+			tree_drop(t, b->ref.entry);
 		return false;
 	}
 	if (!v->list.items[b->item].done) {
