@@ -42,22 +42,42 @@ def make_root(folder):
     return root
 
 
+def own_groups():
+    """Folders of the control groups that we are in, of the hierarchies that systemd uses."""
+    groups = dict(line.strip().split(":", 2)[1:] for line in open("/proc/self/cgroup"))
+    mounts = [line.split() for line in open("/proc/mounts")]
+    return [pathlib.Path(place + groups[key].rstrip("/")) for _, place, kind, options, *_ in mounts
+            for key in (["name=systemd"] if "name=systemd" in options.split(",") else [""] if kind == "cgroup2" else [])
+            if key in groups]
+
+
 class Machine:
-    def __init__(self, base, files, unit):
-        """files: {path in it: file}; unit: the text of kvd.service."""
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvd-machine-", dir=base.parent))
+    count = 0
+
+    def __init__(self, folder, base, files, unit):
+        """A copy of base below folder.  files: {path in it: file}; unit: the text of kvd.service."""
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="kvd-machine-", dir=folder))
         self.root = self.folder / "root"
         subprocess.run(["cp", "-a", base, self.root], check=True)
         for path, file in {"opt/kvd": BUILD / "bin/kvd", **files}.items():
             shutil.copy(file, self.root / path)
         (self.root / "etc/systemd/system/kvd.service").write_text(unit)
         self.leader = self.process = None
-        name = self.folder.name
+        Machine.count += 1
+        name = f"kvd-{os.getpid()}-{Machine.count}"
+        # It makes groups below its own, which would be ours.
+        self.groups = [g / name for g in own_groups()]
+        for g in self.groups:
+            g.mkdir()
+
+        def enter():
+            for g in self.groups:
+                (g / "cgroup.procs").write_text("0")
         with open(self.folder / "console", "wb") as console:
             self.process = subprocess.Popen(
                 ["systemd-nspawn", "-q", "-D", self.root, "-M", name, "--boot", "--register=no", "--keep-unit",
                  "--console=read-only", "--private-network", "--link-journal=no"],
-                stdin=subprocess.DEVNULL, stdout=console, stderr=console,
+                stdin=subprocess.DEVNULL, stdout=console, stderr=console, preexec_fn=enter,
                 env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"})
         try:
             self.until(self.booted, "booted")
@@ -110,4 +130,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        for g in self.groups:
+            for folder, _, _ in os.walk(g, topdown=False):
+                os.rmdir(folder)
         shutil.rmtree(self.folder, ignore_errors=True)
