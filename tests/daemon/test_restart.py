@@ -20,6 +20,7 @@ from asker import Asker
 from conftest import HERE, LONG, SANITIZED, make_tiny
 from manager import Manager
 from test_prefix_bits import SEED, models, random_ids, random_requests  # noqa: F401  (models is a fixture)
+from test_prefix_real import MODELS, path_of
 
 BLOCK = 16
 OPTIONS = ("--kv-memory", "32M", "--block-tokens", BLOCK, "--prefill-quantum", "64")
@@ -138,6 +139,29 @@ def test_random(managers, models, judge_of, arch, block_tokens):
             n_cached += random_requests(d, judge, SEED + turn // 2, prefix.N_VOCAB, 24 if LONG else 12, 600, c.tokenize)
         d.idle()
         d = end(m, rng.choice(ENDS[:2]) if turn % 4 else ENDS[2])
+    assert n_cached > 0
+    d.idle()
+
+
+@pytest.mark.skipif(SANITIZED, reason="hours; the tiny models go the same ways")
+@pytest.mark.parametrize("variable", MODELS)
+def test_random_real(managers, judge_of, variable):
+    """The same with the real models; every prompt a second time in another process, where all of it is found."""
+    print(f"KVD_TEST_SEED={SEED}")
+    path = path_of(variable)
+    m, judge = managers("--model", path, "--ctx", 4096, "--kv-memory", "256M"), judge_of(path, "--ctx", 4096)
+    d, rng, n_cached = m.start(), random.Random(SEED), 0
+    with d.client() as c:
+        n_vocab = c.call(k.MODELS)["models"][0]["n_vocab"]
+    for turn in range(10 if LONG else 2):
+        with d.client() as c:
+            n_cached += random_requests(d, judge, SEED + turn // 2, n_vocab, 14 if LONG else 4, 900 if LONG else 80,
+                                        c.tokenize, longest=12 if LONG else 4)
+            ids = c.tokenize(prefix.words(rng, 200 if LONG else 40))
+        assert ask(d, judge, ids) < len(ids) - 1
+        d.idle()
+        d = end(m, ENDS[turn % 2])
+        assert ask(d, judge, ids) == len(ids) - 1
     assert n_cached > 0
     d.idle()
 
