@@ -197,7 +197,7 @@ $(BUILD)/tests/tools/%: $(BUILD)/obj/tests/tools/%.o $(call archives,server)
 FAULT_POINTS := malloc calloc realloc reallocarray aligned_alloc strdup strndup asprintf \
 	msgpack_zone_new msgpack_zone_malloc_expand XXH3_createState \
 	pcre2_compile_8 pcre2_match_data_create_8 pcre2_match_context_create_8 \
-	read pread mmap pthread_create memfd_create ftruncate eventfd
+	read pread mmap pthread_create memfd_create ftruncate eventfd preadv pwritev fdatasync clock_gettime
 KVD_FAULTS := $(BUILD)/tests/kvd-faults
 $(KVD_FAULTS): $(BUILD)/obj/tests/faults/faults.o $(KVD_OBJ) $(call archives,server)
 	@mkdir -p $(@D)

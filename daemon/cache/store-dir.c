@@ -128,6 +128,8 @@ int dir_read_file(int dir, const char *name, void *buf, size_t max, size_t *n)
 		return -errno;
 	if (!is_ours(&st))
 		return -EPERM;
+	if (st.st_mode & 07177 && fchmod(fd, st.st_mode & 0600))
+		return -errno;
 	if (st.st_size > (off_t)max)
 		return -EFBIG;
 	r = fd_pread_full(fd, buf, (size_t)st.st_size, 0);
@@ -186,8 +188,8 @@ static int remove_files(int fd)
 	if (!d)
 		return -errno;
 	while ((e = readdir(d)))
-		if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
-			unlinkat(fd, e->d_name, 0);
+		if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && unlinkat(fd, e->d_name, 0))
+			unlinkat(fd, e->d_name, AT_REMOVEDIR);
 	return 0;
 }
 

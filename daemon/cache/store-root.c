@@ -211,6 +211,7 @@ static int open_index(struct disk_root *r)
 {
 	_cleanup_(fd_closep) int fd = -1;
 	struct index_state first;
+	static const char *const not_ours[] = { "index-journal", "index-shm" };
 	char path[PATH_MAX];
 	int err = random_state(r, &first);
 
@@ -219,8 +220,9 @@ static int open_index(struct disk_root *r)
 	if ((size_t)snprintf(path, sizeof(path), "%s/%s/index", r->disk->path, r->name) >= sizeof(path))
 		return -ENAMETOOLONG;
 	/* What SQLite might take for its own. */
-	unlinkat(r->fd, "index-journal", 0);
-	unlinkat(r->fd, "index-shm", 0);
+	for (size_t i = 0; i < ARRAY_SIZE(not_ours); i++)
+		if (unlinkat(r->fd, not_ours[i], 0))
+			dir_refuse_strange(r->fd, not_ours[i]);
 	dir_refuse_strange(r->fd, "index-wal");
 	err = dir_open_file(r->fd, "index", &fd);
 	if (err)

@@ -318,13 +318,14 @@ static bool remove_pinned(struct disk *d)
 
 void disk_fit(struct disk *d)
 {
-	for (int turns = 0; turns < 64 && disk_bytes(d) > limit(d); turns++) {
+	for (int turns = 0; turns < 256 && disk_bytes(d) > limit(d); turns++) {
 		uint64_t over = disk_bytes(d) - limit(d);
 		struct disk_root *v = victim(d, 0);
 
 		remove_empty(d);
+		/* A part at a time: what was used last of each root stays. */
 		if (v)
-			shrink_for(v, over, 0);
+			shrink_for(v, MIN(over, MAX((uint64_t)v->state.n_slots / 8, 1u) * v->slots.stride), 0);
 		else if (!remove_pinned(d))
 			break;
 	}

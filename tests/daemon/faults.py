@@ -6,10 +6,12 @@ import subprocess
 
 from kvdclient import words
 
-KINDS = ("alloc", "read", "map", "thread", "file")
+COMMON = ("alloc", "read", "map", "thread", "file")     # of every daemon
+KINDS = (*COMMON, "disk")
 TRACE = 256
 HEAD = 24
-SIZE = HEAD + 32 * len(KINDS) + 16 * TRACE
+CLOCK = HEAD + 32 * len(KINDS) + 16 * TRACE
+SIZE = CLOCK + 8
 
 
 class Faults:
@@ -61,6 +63,10 @@ class Faults:
         for kind in KINDS:
             self._set(self._kind(kind) + 16, 0)
             self._set(self._kind(kind) + 24, 0)
+
+    def set_clock(self, seconds):
+        """The daemon's time of day is so far ahead, or behind."""
+        self._set(CLOCK, (seconds * 10 ** 9) % (1 << 64))
 
     def where(self, program, last=8):
         """The places of the last faults, newest last, as "kind at function file:line"."""

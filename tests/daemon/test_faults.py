@@ -13,7 +13,7 @@ import pytest
 
 import kvdclient as k
 from conftest import BUILD, LONG, PATIENCE, SANITIZED, Daemon, make_tiny
-from faults import KINDS, Faults
+from faults import COMMON, Faults
 
 KVD_FAULTS = BUILD / "tests/kvd-faults"
 PROMPT = "The quick brown fox jumps over the lazy dog. " * 3
@@ -58,7 +58,7 @@ def steps(n, few):
     return range(1, n + 1) if LONG or n <= few else sorted({1 + i * (n - 1) // (few - 1) for i in range(few)})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", COMMON)
 def test_start(directory, tiny_model, faults, kind):
     status, log, expected = start(directory, tiny_model, faults)
     assert status == 0 and expected, log
@@ -204,7 +204,7 @@ def settle(scenario, faults, note):
 
 def test_running_by_count(scenario, faults):
     d = scenario.daemon
-    for kind in KINDS:
+    for kind in COMMON:
         before = faults.calls(kind)
         scenario.run()
         n = faults.calls(kind) - before
@@ -252,4 +252,4 @@ def test_running_at_random(scenario, faults):
     if not SANITIZED:       # what a sanitizer keeps back is no leak; its own check at the exit finds those
         assert d.memory() < memory + (2 << 20), "memory leaks"
     print(f"{faults.injected()} faults in {seed - 1} rounds: "
-          + ", ".join(f"{kind} {faults.injected(kind)}" for kind in KINDS))
+          + ", ".join(f"{kind} {faults.injected(kind)}" for kind in COMMON))

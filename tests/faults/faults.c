@@ -28,12 +28,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-enum fault_kind { FAULT_ALLOC, FAULT_READ, FAULT_MAP, FAULT_THREAD, FAULT_FILE, FAULT_N_KINDS };
+enum fault_kind { FAULT_ALLOC, FAULT_READ, FAULT_MAP, FAULT_THREAD, FAULT_FILE, FAULT_DISK, FAULT_N_KINDS };
 
 #define FAULT_TRACE 256u
 
@@ -48,6 +50,7 @@ struct fault_control {
 	struct {
 		_Atomic uint64_t kind, caller;
 	} trace[FAULT_TRACE];
+	_Atomic int64_t clock_ns;	/* CLOCK_REALTIME is so far ahead */
 };
 
 extern const char __executable_start;
@@ -195,21 +198,58 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(
 	return __real_pthread_create(thread, attr, fn, arg);
 }
 
-#define WRAP_FILE(name, error, parameters, arguments) \
+#define WRAP_FAULT(kind, name, error, parameters, arguments) \
 	int __real_##name parameters; \
 	int __wrap_##name parameters; \
 	int __wrap_##name parameters \
 	{ \
-		if (FAILS(FAULT_FILE)) { \
+		if (FAILS(kind)) { \
 			errno = error; \
 			return -1; \
 		} \
 		return __real_##name arguments; \
 	}
 
-WRAP_FILE(memfd_create, EMFILE, (const char *name, unsigned flags), (name, flags))
-WRAP_FILE(ftruncate, ENOSPC, (int fd, off_t n), (fd, n))
-WRAP_FILE(eventfd, EMFILE, (unsigned n, int flags), (n, flags))
+WRAP_FAULT(FAULT_FILE, memfd_create, EMFILE, (const char *name, unsigned flags), (name, flags))
+WRAP_FAULT(FAULT_FILE, ftruncate, ENOSPC, (int fd, off_t n), (fd, n))
+WRAP_FAULT(FAULT_FILE, eventfd, EMFILE, (unsigned n, int flags), (n, flags))
+
+/* --- the cache on disk, and the time of day ---------------------------------------------- */
+
+ssize_t __real_preadv(int fd, const struct iovec *iov, int n, off_t offset);
+ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t offset);
+ssize_t __wrap_preadv(int fd, const struct iovec *iov, int n, off_t offset)
+{
+	if (FAILS(FAULT_DISK)) {
+		errno = EIO;
+		return -1;
+	}
+	return __real_preadv(fd, iov, n, offset);
+}
+
+ssize_t __real_pwritev(int fd, const struct iovec *iov, int n, off_t offset);
+ssize_t __wrap_pwritev(int fd, const struct iovec *iov, int n, off_t offset);
+ssize_t __wrap_pwritev(int fd, const struct iovec *iov, int n, off_t offset)
+{
+	if (FAILS(FAULT_DISK)) {
+		errno = EIO;
+		return -1;
+	}
+	return __real_pwritev(fd, iov, n, offset);
+}
+
+WRAP_FAULT(FAULT_DISK, fdatasync, EIO, (int fd), (fd))
+
+int __real_clock_gettime(clockid_t id, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts);
+int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
+{
+	int64_t ahead = control && id == CLOCK_REALTIME ? atomic_load(&control->clock_ns) : 0;
+	int r = __real_clock_gettime(id, ts);
+
+	ts->tv_sec += ahead / 1000000000;
+	return r;
+}
 
 /* --- libevent, and the start --------------------------------------------------------------- */
 
