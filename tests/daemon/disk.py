@@ -3,6 +3,7 @@
 
 Committed() is what must be found again.  It is read from a copy, since looking at a database of SQLite's changes it.
 """
+import collections
 import ctypes
 import os
 import pathlib
@@ -86,7 +87,7 @@ class Root:
     def __init__(self, folder):
         self.dir = folder
         self.name = folder.name
-        self.entries, self.free, self.names = {}, [], {}
+        self.entries, self.free, self.names, self.owners = {}, [], {}, {}
         self.block_tokens = self.block_bytes = self.stride = self.n_slots = 0
         if (folder / "identity").exists():
             self.read_identity()
@@ -123,21 +124,27 @@ class Root:
             self.assert_empty()
             return
         seed = int.from_bytes(bytes.fromhex(self.name)[:8], "little")
-        state, = db.execute("SELECT root, seed, next_id, n_slots, n_free, use, sum FROM state")
+        state, = db.execute("SELECT root, seed, next_id, n_slots, n_free, use, n_pinned, sum FROM state")
         assert state[0].hex() == self.name
-        assert state[6] == signed(xxh3(state[0] + struct.pack("<5q", *state[1:6]), seed))
+        assert state[7] == signed(xxh3(state[0] + struct.pack("<6q", *state[1:7]), seed))
         self.next_id, self.n_slots, n_free = state[2:5]
         self.free = [row[0] for row in db.execute("SELECT slot FROM free")]
         assert len(self.free) == n_free
         for key, name, total in db.execute("SELECT id, name, sum FROM namespace"):
             assert total == signed(xxh3(name, xxh3(struct.pack("<q", key), seed)))
             self.names[key] = name
-        keys = ("id", "parent", "ns", "hash", "created", "expires", "rank", "slot", "uid", "first", "children")
+        keys = ("id", "parent", "ns", "hash", "created", "expires", "rank", "slot", "uid", "first", "children", "pins",
+                "priority")
         for row in db.execute(f"SELECT {', '.join(keys)}, tokens, sum FROM entry ORDER BY first"):
-            entry = dict(zip(keys, row), tokens=struct.unpack(f"<{len(row[11]) // 4}I", row[11]))
-            assert row[12] == signed(xxh3(struct.pack("<8q4I", *row[:11], len(entry["tokens"]))
-                                          + row[11].ljust(256, b"\0"), seed))
+            entry = dict(zip(keys, row), tokens=struct.unpack(f"<{len(row[13]) // 4}I", row[13]))
+            assert row[14] == signed(xxh3(struct.pack("<8q6I", *row[:13], len(entry["tokens"]))
+                                          + row[13].ljust(256, b"\0"), seed))
             self.entries[entry["id"]] = entry
+        for row in db.execute("SELECT entry, uid, sum FROM pin"):
+            assert row[2] == signed(xxh3(struct.pack("<2q", *row[:2]), seed)) and row[0] in self.entries
+        for row in db.execute("SELECT uid, n, used, sum FROM owner"):
+            assert row[3] == signed(xxh3(struct.pack("<3q", *row[:3]), seed))
+            self.owners[row[0]] = row[1]
 
     def slot(self, f, entry):
         """Whether the entry's slot is what the format says; f: the file."""
@@ -161,6 +168,7 @@ class Root:
         assert len(set(taken + self.free)) == len(taken + self.free), "a slot is of two"
         assert set(taken + self.free) <= set(range(self.n_slots))
         n_children = {}
+        assert self.owners == collections.Counter(e["uid"] for e in self.entries.values())
         if not self.entries:
             return set()
         with open(self.dir / "slots", "rb") as f:
