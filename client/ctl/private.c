@@ -139,6 +139,16 @@ static void find_daemon(char *buf, size_t n)
 	snprintf(buf, n, "kvd");
 }
 
+/* It is no service, even where kvctl is run by one: what its manager keeps, and passes, is not for it. */
+static void leave_service_manager(void)
+{
+	static const char *const names[] = { "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS",
+					     "LISTEN_FDNAMES" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		unsetenv(names[i]);
+}
+
 /* In the child, between fork and exec; failure is written to report as an errno. */
 __attribute__((noreturn))
 static void become_daemon(const struct launch *l, int log_fd, int report)
@@ -156,6 +166,7 @@ static void become_daemon(const struct launch *l, int log_fd, int report)
 	    !chdir("/")) {
 		/* what our own parent left open must not live as long as the daemon */
 		close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
+		leave_service_manager();
 		execvp(l->daemon, (char *const *)argv);
 	}
 	int err = errno;

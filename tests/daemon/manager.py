@@ -60,6 +60,7 @@ class Manager:
         self.ready = threading.Event()
         self.ready_at = None        # time.perf_counter() of it
         self.lock = threading.Lock()
+        self.synced = threading.Event()
         self.daemon = None
         self.listening = None
         if listen:
@@ -86,7 +87,11 @@ class Manager:
                 elif level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
                     pid = struct.unpack("3i", payload)[0]
             if pid == os.getpid():
-                return
+                # One of our own: all before it has been taken in.
+                self.synced.set()
+                if data == b"end":
+                    return
+                continue
             with self.lock:
                 try:
                     self.told(data, list(fds), pid, flags)
@@ -146,6 +151,13 @@ class Manager:
             os.close(k.fd)
             self.store.remove(k)
 
+    def tell_self(self, what):
+        """Waits for all that was sent before."""
+        self.synced.clear()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
+            s.sendto(what, self.sock.getsockname())
+        assert self.synced.wait(20 * PATIENCE)
+
     # -- the service --------------------------------------------------------
 
     def names(self):
@@ -166,6 +178,8 @@ class Manager:
 
     def start(self, *options, env=None, program=None, sockets=(), wait=True, **kw):
         """sockets: more of them, for the service to refuse."""
+        # What the last process has sent comes before its end, as with systemd.
+        self.tell_self(b"sync")
         passed = [("kvd.socket", s.fileno()) for s in (self.listening, *sockets) if s]
         with self.lock:
             passed += [(k.name, k.fd) for k in self.store]
@@ -223,8 +237,7 @@ class Manager:
     def close(self):
         if self.daemon:
             self.daemon.stop()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
-            s.sendto(b"end", self.sock.getsockname())
+        self.tell_self(b"end")
         self.thread.join()
         self.sock.close()
         if self.listening:

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 
@@ -143,6 +144,18 @@ def test_private_daemon(home, kvctl, tiny_model):
     with k.Client(sock) as c:
         s = c.call(k.STATUS)
         assert s["requests_done"] == 4, "all four used one daemon"
+
+
+def test_private_daemon_is_no_service(home, kvctl, tiny_model, directory):
+    """Where a service runs kvctl, its manager hears nothing of that."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(directory / "notify"))
+        r = kvctl("generate", "-m", tiny_model, "--raw", "-n", "3", "Hello",
+                  env={**home[0], "NOTIFY_SOCKET": str(directory / "notify"), "LISTEN_FDS": "1", "LISTEN_PID": "1"})
+        assert r.returncode == 0, r.stderr
+        manager.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            manager.recv(4096)
 
 
 def test_second_file_for_a_daemon_that_runs(home, kvctl, directory, tiny_model):

@@ -540,6 +540,11 @@ def test_killed_under_load(managers, models, judge_of):
         if flipped:
             for name in ("kvd-index", "kvd-pool"):
                 flip(rng, m.fd(name), 3)
+        for _ in range(rng.choice([0, 0, 1, 3])):
+            # While it starts, and finds what is there.
+            m.start(wait=False)
+            time.sleep(rng.random() * 0.1)
+            m.daemon.crash()
         d = m.start()
         for ids, r in done:
             if r.reason:
