@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import threading
 import time
 
@@ -247,6 +248,18 @@ def test_other_level(managers, models, judge_of):
     assert ask(m.restart("--cpu-level", "c"), judge, ids) == 99
 
 
+def test_other_weights(managers, models, judge_of):
+    """Another file at the same path, of the same shape: nothing of one is the other's, and each finds its own."""
+    files = [models("llama"), models("llama", seed=77)]
+    judges = [judge_of(f) for f in files]
+    m, ids = managers(*OPTIONS), random_ids(1, 200)
+    path = m.dir / "model.gguf"
+    for turn in range(4):
+        shutil.copy(files[turn % 2], path)
+        d = m.restart("--model", path) if turn else m.start("--model", path)
+        assert ask(d, judges[turn % 2], ids) == (0 if turn < 2 else 199)
+
+
 def test_models_come_and_go(managers, models, judge_of):
     """Two models, one of them, both again; and what another file at the same path is."""
     a, b = models("llama"), models("gemma3")
@@ -352,6 +365,15 @@ def test_users(managers, directory):
         asked = {uid: random_ids(f"{uid} {how}", 500, 500) for uid in asked}
         for uid, ids in asked.items():
             cached(uid, ids)
+    # A name in the index that somebody has changed makes it nobody's.
+    d.idle()
+    d.stop()
+    assert replace(m.fd("kvd-index"), b"uid:20011", b"uid:20012")
+    d = m.start()
+    one, two = asked.values()
+    assert cached(20012, one) == cached(20012, random_ids("nobody's", 500, 500))
+    assert cached(20011, one)[0] == 0
+    assert cached(20012, two) == (499, k.MISS_NONE)
 
 
 # --- descriptors that are not what they should be ---
@@ -485,11 +507,47 @@ def flip(rng, fd, n):
         extents.append((begin, at))
     for _ in range(n if extents else 0):
         begin, stop = rng.choice(extents)
-        # Heads and the first records are small and matter most.
-        at = rng.randrange(begin, stop if rng.random() < 0.5 else min(stop, begin + 8192))
+        for _ in range(30):
+            # Heads and the first records are small and matter most; most of the rest is zero, and not in use.
+            at = rng.randrange(begin, stop if rng.random() < 0.5 else min(stop, begin + 8192))
+            if os.pread(fd, 1, at) != b"\0":
+                break
         for place in range(at, min(at + rng.choice([1, 1, 1, 8, 64]), size)):
             old = os.pread(fd, 1, place)[0]
             os.pwrite(fd, bytes([rng.choice([old ^ 1 << rng.randrange(8), rng.randrange(256), 0, 255])]), place)
+
+
+def replace(fd, old, new):
+    """Bytes of a memfd, wherever they are; how often."""
+    with mmap.mmap(fd, os.fstat(fd).st_size) as memory_of:
+        n, at = 0, memory_of.find(old)
+        while at >= 0:
+            memory_of[at:at + len(new)] = new
+            n, at = n + 1, memory_of.find(old, at + 1)
+        return n
+
+
+def test_other_tokens(managers, models, judge_of):
+    """The index says that keys and values are of other tokens than those that they are of; somebody asks for these."""
+    m, judge = managers("--model", models("llama"), *OPTIONS), judge_of("llama")
+    d = m.start()
+    asked = [random_ids(i, 100) for i in range(6)]
+    for ids in asked:
+        ask(d, judge, ids)
+    d.idle()
+    d.stop()
+    for i, ids in enumerate(asked):
+        other = list(ids)
+        at = BLOCK * i + i
+        other[at] = ids[at] + 1 if ids[at] + 1 < prefix.N_VOCAB else 3
+        # The whole block's, or the rest's.
+        part = slice(at // BLOCK * BLOCK, min(len(ids), (at // BLOCK + 1) * BLOCK))
+        n = len(ids[part])
+        assert replace(m.fd("kvd-index"), struct.pack(f"<{n}i", *ids[part]), struct.pack(f"<{n}i", *other[part])) == 1
+        asked[i] = other
+    d = m.start()
+    for i, ids in enumerate(asked):
+        assert ask(d, judge, ids) <= BLOCK * i
 
 
 def test_flips(managers, models, judge_of):
