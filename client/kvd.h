@@ -323,7 +323,7 @@ struct kvd_cache_entry {
 	uint32_t n_tokens, first;	/* tokens in it, position of the first */
 	int joined;			/* of the same chain as its parent: its only child, charged to the same uid */
 	uint64_t bytes;
-	char tier[32];			/* "memory", "host" */
+	char tier[32];			/* "memory", "host", "disk", "memory+disk", "host+disk" */
 	uint64_t age_ns, idle_ns;	/* since it was made, since its last use */
 	uint64_t ttl_ns;		/* until it expires; 0: it does not, or that is not told */
 	uint32_t hits, n_users, n_pins;	/* later uses; requests that hold it, pins on it */
@@ -349,7 +349,8 @@ int kvd_cache_show(struct kvd_client *c, const char *model, uint64_t entry, stru
 
 /* What was changed; each function takes NULL for it. */
 struct kvd_cache_change {
-	uint64_t n_entries, n_tokens, bytes;
+	uint64_t n_entries, n_tokens, bytes;	/* in memory */
+	uint64_t disk_entries, disk_bytes;	/* removed from disk, whether it was in memory or not */
 };
 /* Keeps it and all before it, and charges this user for them.  Pinned by him already: the same. */
 int kvd_cache_pin(struct kvd_client *c, const char *model, uint64_t entry, struct kvd_cache_change *out);

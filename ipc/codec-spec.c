@@ -406,6 +406,7 @@ static const struct codec_field cache_show_reply_fields[] = {
 static const struct codec_field cache_done_fields[] = {
 	ID(msg_cache_done), ANY_U64(msg_cache_done, n_entries), ANY_U64(msg_cache_done, n_tokens),
 	ANY_U64(msg_cache_done, bytes),
+	U64(msg_cache_done, disk_entries, CODEC_NOT_ZERO, 0), U64(msg_cache_done, disk_bytes, CODEC_NOT_ZERO, 0),
 };
 
 #define T msg_cache_shared

@@ -337,6 +337,7 @@ struct msg_cache_show_reply {
 struct msg_cache_done {
 	uint64_t id;
 	uint64_t n_entries, n_tokens, bytes;	/* concerned */
+	uint64_t disk_entries, disk_bytes;	/* of what was removed, on disk */
 };
 
 struct msg_cache_shared {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,8 +48,34 @@ static struct place *places_new(const struct kvd_cache_entry *entries, size_t n)
 	return places;
 }
 
+const char *const cache_tiers[CACHE_TIERS] = { "memory", "host", "disk" };
+
+unsigned cache_entry_tiers(const struct kvd_cache_entry *e)
+{
+	unsigned in = 0;
+
+	for (unsigned i = 0; i < CACHE_TIERS; i++)
+		if (strstr(e->tier, cache_tiers[i]))
+			in |= 1u << i;
+	return in;
+}
+
+/* "host+disk" and so on, in the order of the tiers. */
+static void name_tiers(struct cache_row *row)
+{
+	size_t at = 0;
+
+	row->tier[0] = '\0';
+	for (unsigned i = 0; i < CACHE_TIERS; i++)
+		if (row->in_tiers & 1u << i)
+			at += (size_t)snprintf(row->tier + at, sizeof(row->tier) - at, "%s%s", at ? "+" : "",
+					       cache_tiers[i]);
+}
+
 static void add_entry(struct cache_row *row, const struct kvd_cache_entry *e)
 {
+	row->in_tiers |= cache_entry_tiers(e);
+	name_tiers(row);
 	row->last = e;
 	row->n_tokens += e->n_tokens;
 	row->bytes += e->bytes;

@@ -12,9 +12,16 @@ const char *cache_priority_name(uint32_t priority);
 #define CACHE_ROW_NONE SIZE_MAX
 
 /* A chain: entries without branches. */
+#define CACHE_TIERS 3u
+extern const char *const cache_tiers[CACHE_TIERS];	/* "memory", "host", "disk" */
+/* A bit for each tier that the entry is in. */
+unsigned cache_entry_tiers(const struct kvd_cache_entry *e);
+
 struct cache_row {
 	const struct kvd_cache_entry *first, *last;
 	uint64_t n_tokens, bytes;
+	unsigned in_tiers;		/* a bit for each of CACHE_TIERS that one of its entries is in */
+	char tier[20];			/* "memory+disk" */
 	uint64_t idle_ns;		/* the least */
 	uint64_t ttl_ns;		/* the least; 0: none expires */
 	uint32_t hits, n_users;		/* the most */

@@ -53,7 +53,7 @@ static void add_row(struct table *t, const struct cache_rows *r, size_t i)
 	table_cell(t, "%" PRIu64, row->last->entry);
 	table_cell(t, "%" PRIu64, row->n_tokens);
 	table_cell(t, "%s", format_bytes(buf, row->bytes));
-	table_cell(t, "%s", row->first->tier);
+	table_cell(t, "%s", row->tier);
 	table_cell(t, "%s", format_duration(buf, row->first->age_ns));
 	table_cell(t, "%s", format_duration(buf, row->idle_ns));
 	table_cell(t, "%" PRIu32, row->hits);
@@ -79,6 +79,26 @@ static int print_table(const struct ctl *ctl, const struct cache_rows *r)
 	return table_finish(ctl, &t);
 }
 
+/* What each tier has of it. */
+static void print_totals(const struct kvd_cache_entry *entries, size_t n)
+{
+	for (unsigned i = 0; i < CACHE_TIERS; i++) {
+		uint64_t n_entries = 0, n_tokens = 0, bytes = 0;
+		char buf[FORMAT_MAX];
+
+		for (size_t k = 0; k < n; k++) {
+			if (!(cache_entry_tiers(&entries[k]) & 1u << i))
+				continue;
+			n_entries++;
+			n_tokens += entries[k].n_tokens;
+			bytes += entries[k].bytes;
+		}
+		if (n_entries)
+			printf("%s: %" PRIu64 " entr%s, %" PRIu64 " tokens, %s\n", cache_tiers[i], n_entries,
+			       n_entries == 1 ? "y" : "ies", n_tokens, format_bytes(buf, bytes));
+	}
+}
+
 /* --- elsewhere --- */
 
 static void print_plain(const struct listing *l, const char *model, const struct cache_rows *r)
@@ -96,7 +116,7 @@ static void print_plain(const struct listing *l, const char *model, const struct
 		printf("%s\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu64 "\t%" PRIu32 "\t%" PRIu64 "\t%s\t%" PRIu64 "\t%" PRIu64
 		       "\t%" PRIu32 "\t%" PRIu32 "\t%s\t%" PRIu32 "\t%s\t%s\n",
 		       model, row->last->entry, row->first->parent, row->n_tokens, row->first->first, row->bytes,
-		       row->first->tier, row->first->age_ns / 1000000000u, row->idle_ns / 1000000000u, row->hits,
+		       row->tier, row->first->age_ns / 1000000000u, row->idle_ns / 1000000000u, row->hits,
 		       row->last->n_pins, expires, row->first->uid, row->first->ns, quoted);
 	}
 }
@@ -130,6 +150,8 @@ static int show(struct listing *l, const char *model, const struct kvd_cache_ent
 		if (l->many)
 			printf("%s%s:\n", l->n_shown ? "\n" : "", model);
 		status = print_table(l->ctl, &rows);
+		if (!status)
+			print_totals(entries, n);
 	}
 	l->n_shown++;
 	cache_rows_deinit(&rows);

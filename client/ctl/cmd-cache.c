@@ -63,8 +63,9 @@ static int print_change(const struct ctl *ctl, const char *what, uint64_t entry,
 	char bytes[FORMAT_MAX];
 
 	if (ctl->json) {
-		json_t *v = json_pack("{s:o,s:o,s:o}", "n_entries", json_u64(d->n_entries),
-				      "n_tokens", json_u64(d->n_tokens), "bytes", json_u64(d->bytes));
+		json_t *v = json_pack("{s:o,s:o,s:o,s:o,s:o}", "n_entries", json_u64(d->n_entries),
+				      "n_tokens", json_u64(d->n_tokens), "bytes", json_u64(d->bytes),
+				      "disk_entries", json_u64(d->disk_entries), "disk_bytes", json_u64(d->disk_bytes));
 
 		if (v && entry)
 			json_object_set_new(v, "entry", json_u64(entry));
@@ -73,8 +74,11 @@ static int print_change(const struct ctl *ctl, const char *what, uint64_t entry,
 	printf("%s", what);
 	if (entry)
 		printf(" %" PRIu64, entry);
-	printf(": %" PRIu64 " entr%s, %" PRIu64 " tokens, %s\n", d->n_entries, d->n_entries == 1 ? "y" : "ies",
+	printf(": %" PRIu64 " entr%s, %" PRIu64 " tokens, %s", d->n_entries, d->n_entries == 1 ? "y" : "ies",
 	       d->n_tokens, format_bytes(bytes, d->bytes));
+	if (d->disk_entries)
+		printf("; on disk %" PRIu64 ", %s", d->disk_entries, format_bytes(bytes, d->disk_bytes));
+	putchar('\n');
 	return CTL_OK;
 }
 

@@ -127,7 +127,8 @@ static int change(struct kvd_client *c, enum kvd_message question, void *message
 	if (!r && out) {
 		const struct msg_cache_done *done = &call->reply->cache_done;
 
-		*out = (struct kvd_cache_change){ done->n_entries, done->n_tokens, done->bytes };
+		*out = (struct kvd_cache_change){ done->n_entries, done->n_tokens, done->bytes, done->disk_entries,
+						  done->disk_bytes };
 	}
 	call_free(call);
 	return client_leave(c, r);

@@ -51,7 +51,8 @@ static const char *const statements[N_STATEMENTS] = {
 	[NEXT] = "SELECT " COLUMNS " FROM entry WHERE id > ?1 ORDER BY id LIMIT 1",
 	[NEXT_OF] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_ns WHERE ns = ?2 AND id > ?1 ORDER BY id LIMIT 1",
 	[EXPIRED] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_expires"
-		    " WHERE children = 0 AND pins = 0 AND expires < " NEVER " AND expires <= ?1 ORDER BY expires LIMIT 1",
+		    " WHERE children = 0 AND pins = 0 AND expires < " NEVER " AND expires <= ?1"
+		    " ORDER BY expires LIMIT 1",
 	[LOWEST] = "SELECT " COLUMNS " FROM entry INDEXED BY entry_rank"
 		   " WHERE children = 0 AND pins = 0 AND uid = ?1 ORDER BY rank LIMIT 1",
 	[INSERT] = "INSERT INTO entry (" COLUMNS ")"

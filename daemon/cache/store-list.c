@@ -11,6 +11,11 @@
 
 /* --- views --- */
 
+static bool is_joined(const struct index_row *parent, const struct index_row *row)
+{
+	return parent->children == 1 && parent->uid == row->uid && !parent->pins;
+}
+
 static int view_of(struct disk_root *r, const struct index_row *row, struct store_view *out)
 {
 	struct index_row parent;
@@ -41,7 +46,7 @@ static int view_of(struct disk_root *r, const struct index_row *row, struct stor
 	if (err < 0 || !out->parent)
 		return MIN(err, 0);
 	err = index_get(r->index, row->parent, &parent);
-	out->joined = !err && parent.children == 1 && parent.uid == row->uid && !parent.pins;
+	out->joined = !err && is_joined(&parent, row);
 	return err == INDEX_E_NONE ? 0 : err;
 }
 
@@ -52,13 +57,18 @@ static int by_id(const void *a, const void *b)
 	return *x < *y ? -1 : *x > *y;
 }
 
+static bool is_known(const uint64_t *known, uint32_t n, int64_t id)
+{
+	const uint64_t key = (uint64_t)id;
+
+	return n && bsearch(&key, known, n, sizeof(key), by_id);
+}
+
 static bool is_listed(const struct store_list *l, const struct index_row *row, bool all)
 {
-	const uint64_t id = (uint64_t)row->id;
-
 	return row->slot != INDEX_NO_SLOT && (row->expires > (int64_t)l->now || row->pins) &&
 	       (all || row->uid == l->uid) &&
-	       !(l->n_known && bsearch(&id, l->known, l->n_known, sizeof(id), by_id));
+	       !is_known(l->known, l->n_known, row->id);
 }
 
 /* Into its place in the order of ids. */
@@ -147,8 +157,11 @@ enum store_result disk_list(struct disk_root *r, struct store_list *l)
 static int show_path(struct disk_root *r, struct store_show *s, const struct index_row *row)
 {
 	struct index_row at = *row;
+	bool joined = true;
 	uint32_t before;
 	int err = 0;
+
+	s->chain = (uint64_t)row->id;
 
 	for (s->n_path = 1; !err; s->n_path++) {
 		for (uint32_t i = 0; i < at.n_tokens && at.first + i < s->max_tokens; i++)
@@ -160,6 +173,9 @@ static int show_path(struct disk_root *r, struct store_show *s, const struct ind
 		/* Each is before its child, so that this ends. */
 		if (!err && at.first >= before)
 			err = -EUCLEAN;
+		joined = joined && is_joined(&at, row) && !is_known(s->known, s->n_known, at.id);
+		if (joined)
+			s->chain = (uint64_t)at.id;
 	}
 	s->n_tokens = MIN(row->first + row->n_tokens, s->max_tokens);
 	return err == INDEX_E_NONE ? -EUCLEAN : err;

@@ -326,8 +326,8 @@ static void pause_root(struct disk_root *r, int err, const char *doing)
 		d->reduced_until = clock_ns() + FULL_NS;
 	}
 	if (first)
-		disk_event(d, false, "cache on disk, root %.8s: %s: %s; going on without it, trying again later", r->name,
-			   doing, strerror(-err));
+		disk_event(d, false, "cache on disk, root %.8s: %s: %s; going on without it, trying again later",
+			   r->name, doing, strerror(-err));
 }
 
 static void note_reset(struct disk_root *r)

@@ -13,8 +13,8 @@
  *     fill in -> store_put() ... -> wake() -> store_poll() -> request->done()
  *
  * A request and all that it points to stay alive and unchanged until done() is called.  Writes wait in a
- * bounded queue, behind all else, and so do touches; other requests are handled in their order.  What a store_wipe or store_drop
- * concerns is not found by requests that were put after it, nor stored by those put before.
+ * bounded queue, behind all else, and so do touches; other requests are handled in their order.  What a store_wipe or
+ * store_drop concerns is not found by requests that were put after it, nor stored by those put before.
  *
  * Whatever goes wrong with the disk is a miss, an event (one line for the log) and a pause before
  * the next try: no error for anybody.
@@ -22,7 +22,8 @@
  * Times are the caller's: ns of one clock that goes on across restarts (CLOCK_REALTIME). If it is set
  * back, entries expire later; nothing else depends on it.
  *
- * Thread: one caller's, but for wipes and the callbacks in store_config. store_new() and store_stop() wait for the disk.
+ * Thread: one caller's, but for wipes and the callbacks in store_config. store_new() and store_stop() wait for the
+ * disk.
  */
 #ifndef KVD_STORE_H
 #define KVD_STORE_H
@@ -275,7 +276,10 @@ struct store_show {
 	uint64_t id;
 	int32_t *tokens;		/* [max_tokens] result: what the sequence begins with ... */
 	uint32_t max_tokens, n_tokens;	/* ... so many of them */
+	const uint64_t *known;		/* [n_known] ids, ascending, at which the chain begins anew */
+	uint32_t n_known;
 	struct store_view view;		/* result */
+	uint64_t chain;			/* result: the first of those that are joined to it, itself or before it */
 	uint32_t n_path, n_below;	/* result: entries to it and below it, at most STORE_BELOW_MAX of these */
 };
 void store_show(struct store_root *root, struct store_show *s);

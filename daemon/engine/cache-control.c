@@ -28,7 +28,7 @@ static uint32_t mix(const struct engine *e, uint32_t half, uint32_t round)
  * A permutation of the ids with a secret key (Luby, Rackoff 1988): numbers of eleven digits that tell nothing of
  * each other.  Ids of more than twice HALF_BITS, which are years away, keep what is above that.
  */
-static uint64_t number_of(const struct engine *e, uint64_t id)
+uint64_t cache_number(const struct engine *e, uint64_t id)
 {
 	uint32_t a = (uint32_t)(id >> HALF_BITS) & HALF_MASK, b = (uint32_t)id & HALF_MASK;
 
@@ -44,7 +44,7 @@ static uint64_t number_of(const struct engine *e, uint64_t id)
 	return (id >> 2 * HALF_BITS << 2 * HALF_BITS | (uint64_t)a << HALF_BITS | b) + 1;
 }
 
-static uint64_t id_of(const struct engine *e, uint64_t number)
+uint64_t cache_id(const struct engine *e, uint64_t number)
 {
 	uint64_t v = number - 1;
 	uint32_t a = (uint32_t)(v >> HALF_BITS) & HALF_MASK, b = (uint32_t)v & HALF_MASK;
@@ -60,6 +60,12 @@ static uint64_t id_of(const struct engine *e, uint64_t number)
 	return v >> 2 * HALF_BITS << 2 * HALF_BITS | (uint64_t)a << HALF_BITS | b;
 }
 
+/* Ids of the disk's begin at 2^40, see FORMAT.md. */
+bool cache_is_on_disk(uint64_t number)
+{
+	return number && (number - 1) >> 2 * HALF_BITS;
+}
+
 /* --- who may what --- */
 
 bool cache_is_within(struct tree_name name, const char *top)
@@ -70,7 +76,7 @@ bool cache_is_within(struct tree_name name, const char *top)
 	       (name.n == n || ((const char *)name.bytes)[n] == '/');
 }
 
-static bool owns(const struct cache_scope *s, struct tree_name name)
+bool cache_owns(const struct cache_scope *s, struct tree_name name)
 {
 	return s->admin || cache_is_within(name, s->own);
 }
@@ -81,7 +87,7 @@ bool cache_sees(void *arg, struct tree_name name, uid_t uid)
 
 	if (s->filter[0] && !cache_is_within(name, s->filter))
 		return false;
-	return uid == s->uid || owns(s, name);
+	return uid == s->uid || cache_owns(s, name);
 }
 
 /* tree_want_fn: what the command wipes. */
@@ -89,25 +95,29 @@ static bool wipes(void *arg, struct tree_name name, uid_t uid)
 {
 	const struct cache_command *c = arg;
 
-	return owns(&c->scope, name) && (c->all || cache_is_within(name, c->scope.filter));
+	return cache_owns(&c->scope, name) && (c->all || cache_is_within(name, c->scope.filter));
 }
 
 /* The entry of the command, as the one who asks sees it. */
 static struct tree_entry *find(const struct engine *engine, const struct cache_command *c, struct tree_view *v)
 {
 	struct tree *t = c->model->tree;
-	struct tree_entry *e = tree_find(t, id_of(engine, c->entry));
+	uint64_t id = cache_id(engine, c->entry);
+	struct tree_entry *e;
 
+	/* It may have come into memory since it was listed. */
+	if (cache_is_on_disk(c->entry))
+		id = engine_disk_tree_id(c->model, id);
+	e = tree_find(t, id);
 	if (!e)
 		return NULL;
 	tree_view(t, e, v);
-	return v->uid == c->scope.uid || owns(&c->scope, v->name) ? e : NULL;
+	return v->uid == c->scope.uid || cache_owns(&c->scope, v->name) ? e : NULL;
 }
 
 /* --- plain data --- */
 
-/* The text of n tokens, as much as fits; a token that cuts off a code point is left out. */
-static void copy_text(const struct engine_model *em, const int32_t *tokens, uint32_t n, char *out, size_t size)
+void cache_copy_text(const struct engine_model *em, const int32_t *tokens, uint32_t n, char *out, size_t size)
 {
 	size_t at = 0;
 
@@ -146,12 +156,12 @@ static void describe(const struct engine *e, const struct cache_command *c, cons
 		     struct cache_entry *out)
 {
 	const struct engine_model *em = c->model;
-	bool told = owns(&c->scope, v->name);
+	bool told = cache_owns(&c->scope, v->name);
 	bool pinned = v->n_pins && pinned_by(em->tree, v->entry, c->scope.uid);
 
 	*out = (struct cache_entry){
-		.number = number_of(e, v->id),
-		.parent = number_of(e, v->parent),
+		.number = cache_number(e, v->id),
+		.parent = cache_number(e, v->parent),
 		.uid = v->uid,
 		.n_tokens = v->n_tokens,
 		.first = v->first,
@@ -172,29 +182,31 @@ static void describe(const struct engine *e, const struct cache_command *c, cons
 			out->ttl_ns = MAX(v->expires, now + 1) - now;
 	}
 	snprintf(out->ns, sizeof(out->ns), "%.*s", (int)v->name.n, (const char *)v->name.bytes);
-	copy_text(em, v->tokens, v->n_tokens, out->words, sizeof(out->words));
+	cache_copy_text(em, v->tokens, v->n_tokens, out->words, sizeof(out->words));
 }
 
 /* --- the commands, on the engine's thread --- */
 
-static void list(const struct engine *e, struct cache_command *c)
+static int list(const struct engine *e, struct cache_command *c)
 {
 	struct tree_view views[CACHE_PAGE_MAX];
 	uint64_t now = clock_ns();
 
 	c->block_tokens = c->model->block_tokens;
-	c->n = tree_list(c->model->tree, id_of(e, c->after), cache_sees, &c->scope, views, CACHE_PAGE_MAX);
+	if (!cache_is_on_disk(c->after))
+		c->n = tree_list(c->model->tree, cache_id(e, c->after), cache_sees, &c->scope, views, CACHE_PAGE_MAX);
 	for (uint32_t i = 0; i < c->n; i++)
 		describe(e, c, &views[i], now, &c->entries[i]);
 	if (c->n == CACHE_PAGE_MAX)
 		c->next = c->entries[c->n - 1].number;
+	return c->model->disk ? engine_disk_list(c->model, c, views) : 0;
 }
 
 static void show(const struct engine *engine, struct cache_command *c, struct tree_entry *e,
 		 const struct tree_view *v)
 {
 	const struct tree *t = c->model->tree;
-	bool told = owns(&c->scope, v->name);
+	bool told = cache_owns(&c->scope, v->name);
 	int32_t tokens[CACHE_TEXT_MAX];
 	uint64_t n_tokens;
 	struct tree_view first;
@@ -203,15 +215,15 @@ static void show(const struct engine *engine, struct cache_command *c, struct tr
 	describe(engine, c, v, clock_ns(), &c->entries[0]);
 	c->n = 1;
 	tree_view(t, tree_chain_first(e), &first);
-	c->chain_first = number_of(engine, first.id);
+	c->chain_first = cache_number(engine, first.id);
 	c->n_path = tree_depth(e);
 	/* What others have stored below it is theirs. */
 	c->n_below = told ? tree_n_below(e, &n_tokens) : 0;
 	for (uint32_t i = 0; c->n_pinned_by < CACHE_PINS_MAX && tree_pinned_by(t, e, i, &uid); i++)
 		if (told || uid == c->scope.uid)
 			c->pinned_by[c->n_pinned_by++] = uid;
-	copy_text(c->model, tokens, tree_path_tokens(e, tokens, CACHE_TEXT_MAX), c->text, sizeof(c->text));
-	copy_text(c->model, v->tokens, v->n_tokens, c->own_text, sizeof(c->own_text));
+	cache_copy_text(c->model, tokens, tree_path_tokens(e, tokens, CACHE_TEXT_MAX), c->text, sizeof(c->text));
+	cache_copy_text(c->model, v->tokens, v->n_tokens, c->own_text, sizeof(c->own_text));
 }
 
 /* The path to an entry. */
@@ -230,8 +242,10 @@ static int pin(struct cache_command *c, struct tree_entry *e, const struct tree_
 		return CACHE_E_FULL;
 	if (r == TREE_E_QUOTA)
 		return CACHE_E_QUOTA;
-	if (!r)
+	if (!r) {
 		count_path(c, e, v);
+		engine_disk_pin(c->model, (struct tree_ref){ e, v->id }, c->scope.uid, true, false);
+	}
 	return r;
 }
 
@@ -244,6 +258,7 @@ static int unpin(struct cache_command *c, struct tree_entry *e, const struct tre
 	if (every ? !tree_pinned_by(t, e, 0, &uid) : !pinned_by(t, e, uid))
 		return CACHE_E_NOT_PINNED;
 	count_path(c, e, v);
+	engine_disk_pin(c->model, (struct tree_ref){ e, v->id }, uid, false, every);
 	/* With its last pin an entry that has expired may go. */
 	for (uint32_t left = every ? v->n_pins : 1; left; left--) {
 		if (every)
@@ -258,7 +273,7 @@ static int drop(struct cache_command *c, struct tree_entry *e, const struct tree
 	uint64_t n_tokens;
 	struct tree_view first;
 
-	if (!owns(&c->scope, v->name))
+	if (!cache_owns(&c->scope, v->name))
 		return CACHE_E_DENIED;
 	if (c->chain)
 		e = tree_chain_first(e);
@@ -266,6 +281,9 @@ static int drop(struct cache_command *c, struct tree_entry *e, const struct tree
 	c->n_entries = 1 + tree_n_below(e, &n_tokens);
 	c->n_tokens = first.n_tokens + n_tokens;
 	c->bytes = c->n_entries * c->model->block_bytes;
+	engine_disk_wiped(c->model->engine, c->model, NULL, NULL);
+	if (c->model->disk)
+		return engine_disk_drop(c->model, &first, c);
 	tree_drop(c->model->tree, e);
 	return 0;
 }
@@ -296,12 +314,32 @@ static bool wipes_kept(void *arg, const struct kept_record *record, uint64_t blo
 	return true;
 }
 
+/* In memory, then on disk. */
+static int wipe_all(struct engine *e, struct cache_command *c)
+{
+	if (!c->model)
+		(void)pool_forget(e->pool, wipes_kept, c);
+	list_for_each(l, &e->models) {
+		struct engine_model *em = list_entry(l, struct engine_model, link);
+
+		if (c->model && c->model != em)
+			continue;
+		wipe(c, em);
+		engine_disk_wiped(e, em, wipes, c);
+	}
+	if (!e->store || (c->model && !c->model->disk))
+		return 0;
+	return engine_disk_wipe(e->store, c->model ? c->model->disk : NULL, c);
+}
+
 /* Those that concern one entry. */
 static int run_on_entry(const struct engine *engine, struct cache_command *c)
 {
 	struct tree_view v;
 	struct tree_entry *e = find(engine, c, &v);
 
+	if (!e && cache_is_on_disk(c->entry) && c->model->disk)
+		return engine_disk_on_entry(c->model, c);
 	if (!e)
 		return CACHE_E_NO_ENTRY;
 	switch (c->op) {
@@ -333,21 +371,14 @@ static int run(struct engine *e, struct cache_command *c)
 		return CACHE_E_NO_MODEL;
 	switch (c->op) {
 	case CACHE_LS:
-		list(e, c);
-		return 0;
+		return list(e, c);
 	case CACHE_WIPE:
-		if (!c->model)
-			(void)pool_forget(e->pool, wipes_kept, c);
-		/* fall through */
+		return wipe_all(e, c);
 	case CACHE_USAGE:
 		list_for_each(l, &e->models) {
 			struct engine_model *em = list_entry(l, struct engine_model, link);
 
-			if (c->model && c->model != em)
-				continue;
-			if (c->op == CACHE_WIPE)
-				wipe(c, em);
-			else
+			if (!c->model || c->model == em)
 				c->n_entries += tree_n_blocks_of(em->tree, c->scope.uid);
 		}
 		return 0;
@@ -359,11 +390,20 @@ static int run(struct engine *e, struct cache_command *c)
 static void call(struct engine *e, void *arg)
 {
 	struct cache_command *c = arg;
+	int r = run(e, c);
 
-	c->result = run(e, c);
 	/* Who asks for figures next sees what it has changed. */
 	engine_publish(e);
+	/* One that waits for the disk may be over by now. */
+	if (r == CACHE_PENDING)
+		return;
+	c->result = r;
 	c->done(c);
+}
+
+bool cache_wipe_disk(struct store *store, struct cache_command *c)
+{
+	return engine_disk_wipe(store, NULL, c) == CACHE_PENDING;
 }
 
 int engine_cache(struct engine *e, struct cache_command *c)

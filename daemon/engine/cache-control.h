@@ -3,7 +3,10 @@
  * cache-control.h - people look into the cache, pin, drop and wipe.
  *
  * A command is filled in by any thread and carried out on the engine's, between steps; a listing comes
- * a page at a time, so that it takes no longer than a look at each entry.
+ * a page at a time, so that it takes no longer than a look at each entry.  What concerns the disk is answered when
+ * that is done: what was dropped or wiped is in no file any more, and nothing on its way brings it back.
+ *
+ * An entry may be in memory, on disk, or both; then its number is that in memory.  Those on disk alone come last.
  *
  * Who may what.  Somebody sees the entries of his own namespaces (`own` and those below it) and those that he is
  * charged for in others: he has sent all of their tokens.  What tells of others' use of those is left out.  He
@@ -60,6 +63,7 @@ enum cache_op { CACHE_LS, CACHE_SHOW, CACHE_PIN, CACHE_UNPIN, CACHE_DROP, CACHE_
 #define CACHE_E_FULL 3		/* no more may be pinned in all */
 #define CACHE_E_QUOTA 4		/* the uid may hold no more */
 #define CACHE_E_NOT_PINNED 5
+#define CACHE_E_DISK 7		/* not all of it could be removed from disk */
 #define CACHE_E_DENIED 6	/* he sees it, but may not remove it: the namespace is shared */
 
 struct cache_command {
@@ -85,12 +89,17 @@ struct cache_command {
 	char own_text[CACHE_TEXT_MAX + 1];
 	/* PIN, UNPIN, DROP, WIPE: concerned; USAGE: n_entries, blocks that the uid is charged for. */
 	uint64_t n_entries, n_tokens, bytes;
+	uint64_t disk_entries, disk_bytes;	/* DROP, WIPE: removed from disk, in memory or not */
 
-	/* On the engine's thread, the last; must not block. */
+	/* On the engine's thread, or the disk's, the last; must not block. */
 	void (*done)(struct cache_command *c);
 };
 
 /* Any thread.  0; ENGINE_E_BUSY, -ESHUTDOWN: then done() is not called. */
 int engine_cache(struct engine *e, struct cache_command *c);
+
+struct store;
+/* A wipe where there is no engine: what is on disk.  False: out of memory, done() is not called. */
+bool cache_wipe_disk(struct store *store, struct cache_command *c);
 
 #endif

@@ -61,6 +61,7 @@ struct disk_job {
 	uint32_t next, end, n_busy;	/* of those found: to be read next, at the end of the reads, being read */
 	uint32_t n_read;		/* the first so many are there */
 	bool answered;
+	bool wiped;			/* meanwhile: what comes is of no use */
 	struct disk_read reads[READS_AT_ONCE];
 };
 
@@ -86,6 +87,8 @@ static void write_done(struct store_request *request)
 	bool there = request->result == STORE_OK || request->result == STORE_EXISTS;
 
 	tree_set_disk_id(w->ref, there ? w->write.stored_id : 0);
+	if (there)
+		engine_disk_pin_written(w->model, w->ref);
 	/* Where the parent failed to be written, too, it has no id by now. */
 	if (request->result == STORE_ORPHAN && tree_disk_id(tree_ref_parent(w->ref)))
 		forget_path(tree_ref_parent(w->ref));
@@ -122,6 +125,7 @@ static struct disk_write *write_new(struct engine_model *em, struct tree_ref ref
 		.n_tokens = v->n_tokens,
 		.first = v->first,
 		.uid = v->uid,
+		.priority = v->priority,
 		.now = now,
 		.expires = disk_expiry(v->expires, now),
 		.block = memory_of(em, v->block),
@@ -393,7 +397,7 @@ static void lookup_done(struct store_request *request)
 	}
 	j->answered = true;
 	/* Whole blocks: of one that is there in part the rest is soon computed. */
-	for (uint32_t i = 0; request->result == STORE_OK && i < j->lookup.n_found; i++) {
+	for (uint32_t i = 0; request->result == STORE_OK && !j->wiped && i < j->lookup.n_found; i++) {
 		if (j->found[i].n_common < j->model->block_tokens)
 			break;
 		j->n_found = i + 1;
@@ -432,6 +436,7 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 		.n_tokens = n,
 		.now = now,
 		.expires = expiry_of(r, now),
+		.priority = r->params.priority,
 		.found = j->found,
 		.max_found = n / block_tokens,
 	};
@@ -443,6 +448,17 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 }
 
 /* --- reading --- */
+
+/* The path's ith block is what was found on disk; whoever has it pinned there has it pinned. */
+static void note_read(struct engine_request *r, uint32_t i, const struct store_found *found)
+{
+	struct tree_ref ref = tree_path_ref(&r->path, i);
+
+	tree_set_disk_id(ref, found->id);
+	/* Where that is refused it is pinned on disk alone. */
+	for (uint32_t k = 0; k < found->n_pins; k++)
+		(void)tree_pin(r->model->tree, ref.entry, found->pinned_by[k]);
+}
 
 /* The blocks that are there now enter the tree, and the request goes on. */
 static void reads_end(struct disk_job *j)
@@ -457,8 +473,8 @@ static void reads_end(struct disk_job *j)
 	if (r->n_cached + 1 == engine_prefix_n_lookup(r) && r->n_cached + 1 == r->n_prompt)
 		r->miss = SINK_MISS_NONE;
 	engine_prefix_enter(r);
-	for (uint32_t i = first; i < MIN(tree_path_n_blocks(&r->path), first + j->n_read); i++)
-		tree_set_disk_id(tree_path_ref(&r->path, i), j->found[i - first].id);
+	for (uint32_t i = first; !j->wiped && i < MIN(tree_path_n_blocks(&r->path), first + j->n_read); i++)
+		note_read(r, i, &j->found[i - first]);
 	scheduler_ready(&j->engine->sched, &r->seq);
 }
 
@@ -473,7 +489,7 @@ static void read_done(struct store_request *request)
 	j->n_busy--;
 	pool_block_unref(j->model->root, read->block);
 	/* Results come in order, as they were asked for; what follows one that is missing is of no use. */
-	if (request->result == STORE_OK && read->i == j->n_read)
+	if (request->result == STORE_OK && read->i == j->n_read && !j->wiped)
 		j->n_read++;
 	else
 		j->end = j->next;
@@ -548,4 +564,20 @@ void engine_disk_forget(struct engine_request *r)
 		job_free(j);
 	else
 		j->request = NULL;
+}
+
+void engine_disk_wiped(struct engine *e, const struct engine_model *em, tree_want_fn fn, void *arg)
+{
+	list_for_each(l, &e->requests) {
+		struct engine_request *r = list_entry(l, struct engine_request, link);
+		struct tree_name name = { r->ns, r->ns ? strlen(r->ns) : 0 };
+
+		if (r->model != em || !r->ns || (fn && !fn(arg, name, r->uid)))
+			continue;
+		r->n_on_disk = 0;
+		if (r->disk_job)
+			r->disk_job->wiped = true;
+		if (r->disk_job && r->disk_job->answered && !r->disk_job->n_busy)
+			r->disk_job->n_found = 0;
+	}
 }

@@ -14,7 +14,7 @@
  *   kept.c       what an earlier process has left of it in memory
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
- *   cache-control.c  what people ask of the cache
+ *   cache-control.c  what people ask of the cache; disk-control.c  of what is on disk
  *   share.c, export.c, import.c, verify.c    its bytes go out, come in, and are computed again; see share.h
  *
  * All functions here: the engine thread, unless said.
@@ -263,7 +263,38 @@ bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now
 /* identity.c; id is zeroed */
 void engine_identify(const struct engine *e, const struct engine_model *em, struct store_identity *id);
 
+/* disk-control.c; of models that have a disk */
+struct cache_command;
+#define CACHE_PENDING 1000	/* the command is answered later */
+/* What the command wipes on disk, of one root or of all.  CACHE_PENDING, -ENOMEM.  Also without an engine. */
+int engine_disk_wipe(struct store *store, struct store_root *root, struct cache_command *c);
+/* Drops an entry of the tree's, there and on disk. */
+int engine_disk_drop(struct engine_model *em, const struct tree_view *v, struct cache_command *c);
+/* Pinned in the tree, or no longer (every: by nobody any more): so it is on disk. */
+void engine_disk_pin(struct engine_model *em, struct tree_ref ref, uid_t uid, bool pin, bool every);
+/* It got to the disk: so do its pins. */
+void engine_disk_pin_written(struct engine_model *em, struct tree_ref ref);
+/* views: of the command's entries so far; then come those that are on disk alone.  CACHE_PENDING, -ENOMEM. */
+int engine_disk_list(struct engine_model *em, struct cache_command *c, const struct tree_view *views);
+/* An entry that is on disk alone.  CACHE_PENDING, -ENOMEM. */
+int engine_disk_on_entry(struct engine_model *em, struct cache_command *c);
+/* The tree's entry of what has this id on disk; 0: none.  Looks at all entries. */
+uint64_t engine_disk_tree_id(const struct engine_model *em, uint64_t id);
+/*
+ * What the disk is doing for requests of a namespace that fn wants (uid is not told; NULL: of the model) is of no
+ * use.
+ */
+void engine_disk_wiped(struct engine *e, const struct engine_model *em, tree_want_fn fn, void *arg);
+
 /* cache-control.c */
+struct cache_scope;
+uint64_t cache_number(const struct engine *e, uint64_t id);
+uint64_t cache_id(const struct engine *e, uint64_t number);
+/* Of what is on disk alone. */
+bool cache_is_on_disk(uint64_t number);
+bool cache_owns(const struct cache_scope *s, struct tree_name name);
+/* The text of n tokens, as much as fits; a token that cuts off a code point is left out. */
+void cache_copy_text(const struct engine_model *em, const int32_t *tokens, uint32_t n, char *out, size_t size);
 bool engine_has_model(const struct engine *e, const struct engine_model *em);
 /* The namespace `top` itself, or one below it. */
 bool cache_is_within(struct tree_name name, const char *top);

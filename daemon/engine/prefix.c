@@ -197,6 +197,7 @@ const char *engine_prefix_pin(struct engine_request *r)
 {
 	uint32_t n_blocks = r->n_prompt / r->model->block_tokens;
 	struct tree_entry *entry;
+	struct tree_view v;
 
 	r->pinned = true;
 	if (!n_blocks)
@@ -206,6 +207,8 @@ const char *engine_prefix_pin(struct engine_request *r)
 		return "the prompt can't be pinned: not all of it got into the cache";
 	switch (tree_pin(r->model->tree, entry, r->uid)) {
 	case 0:
+		tree_view(r->model->tree, entry, &v);
+		engine_disk_pin(r->model, (struct tree_ref){ entry, v.id }, r->uid, true, false);
 		return NULL;
 	case TREE_E_FULL:
 		return "the prompt can't be pinned: as much as may be pinned is";

@@ -170,7 +170,9 @@ static bool compare(struct verify *v, uint32_t i)
 		return false;
 	if (err || memcmp(v->computed, v->stored, n)) {
 		note_difference(v, &view);
-		if (tree_ref_view(t, b->ref, &view))
+		/* What is on disk was computed once, too: it goes along. */
+		if (tree_ref_view(t, b->ref, &view) &&
+		    (!v->em->disk || engine_disk_drop(v->em, &view, NULL) < 0))
 			tree_drop(t, b->ref.entry);
 		return false;
 	}

@@ -108,6 +108,10 @@ static void answer_failure(struct session *s, const struct cache_query *q)
 		session_error(s, q->message, KVD_CODE_PERMISSION, "entry",
 			      "only root and the daemon's own user may drop entries of shared namespaces", 0);
 		return;
+	case CACHE_E_DISK:
+		session_error(s, q->message, KVD_CODE_INTERNAL, "",
+			      "not all of it could be removed from disk; the daemon's log says why", 0);
+		return;
 	default:
 		session_error(s, q->message, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
 	}
@@ -117,8 +121,9 @@ static void answer_failure(struct session *s, const struct cache_query *q)
 static void log_removal(const struct session *s, const struct cache_command *c)
 {
 	if (c->op == CACHE_WIPE)
-		log_info("uid %u wiped %llu entries of the cache (%s)", (unsigned)s->uid,
-			 (unsigned long long)c->n_entries, c->all ? "all" : c->scope.filter);
+		log_info("uid %u wiped %llu entries of the cache, %llu on disk (%s)", (unsigned)s->uid,
+			 (unsigned long long)c->n_entries, (unsigned long long)c->disk_entries,
+			 c->all ? "all" : c->scope.filter);
 }
 
 static void answer(struct session *s, const struct cache_query *q)
@@ -140,6 +145,7 @@ static void answer(struct session *s, const struct cache_query *q)
 		log_removal(s, c);
 		session_send(s, KVD_MSG_CACHE_DONE, &(struct msg_cache_done){
 			.id = q->message, .n_entries = c->n_entries, .n_tokens = c->n_tokens, .bytes = c->bytes,
+			.disk_entries = c->disk_entries, .disk_bytes = c->disk_bytes,
 		});
 	}
 }
@@ -155,7 +161,7 @@ static void deliver(struct mail *mail)
 	answer(s, q);
 }
 
-/* On the engine's thread. */
+/* On the engine's thread, or the disk's. */
 static void on_done(struct cache_command *c)
 {
 	struct cache_query *q = list_entry(c, struct cache_query, command);
@@ -231,13 +237,19 @@ static bool choose_model(struct session *s, struct cache_query *q, const char *n
 static void ask(struct session *s, struct cache_query *q)
 {
 	struct engine *engine = models_engine(s->server->models);
-	int r = engine ? engine_cache(engine, &q->command) : 0;
+	struct store *store = model_host_store(models_host(s->server->models));
+	bool of_disk = !engine && store && q->command.op == CACHE_WIPE;
+	int r = 0;
 
-	if (engine && !r) {
-		s->n_queries++;
-		list_push_back(&s->server->cache_queries, &q->link);
+	s->n_queries++;
+	list_push_back(&s->server->cache_queries, &q->link);
+	if (engine)
+		r = engine_cache(engine, &q->command);
+	else if (of_disk)
+		r = cache_wipe_disk(store, &q->command) ? 0 : ENGINE_E_BUSY;
+	if ((engine || of_disk) && !r)
 		return;
-	}
+	s->n_queries--;
 	if (r)
 		session_error(s, q->message, r == ENGINE_E_BUSY ? KVD_CODE_BUSY : KVD_CODE_SHUTDOWN, "",
 			      r == ENGINE_E_BUSY ? "the engine has too much to answer; try again"

@@ -295,6 +295,8 @@ int model_host_new(struct model_host **out, const struct server_config *config, 
 void model_host_stop(struct model_host *h)
 {
 	engine_free(atomic_exchange(&h->engine, NULL));
+	disk_store_close(h->store);
+	h->store = NULL;
 }
 
 void model_host_free(struct model_host *h)
@@ -302,7 +304,6 @@ void model_host_free(struct model_host *h)
 	if (!h)
 		return;
 	model_host_stop(h);
-	disk_store_close(h->store);
 	h->backend->ops->close(h->backend);
 	free(h);
 }

@@ -25,12 +25,12 @@ struct store;
 struct model_host;
 
 /*
- * Opens backend and disk; config, accounts and fdstore outlive the host.  The engine gets what an earlier one has left in
+ * Opens backend and disk; config, accounts and fdstore outlive the host.  The engine gets what an earlier one left in
  * fdstore, and leaves its own there.  0 or -errno; diag says what is wrong.
  */
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
 		   struct fdstore *fdstore, struct diag *diag);
-/* Ends the engine: every request gets its last record.  Nothing loads any more. */
+/* Ends the engine: every request gets its last record; then the disk.  Nothing loads any more. */
 void model_host_stop(struct model_host *h);
 /* After model_host_stop(), when every model is unloaded. */
 void model_host_free(struct model_host *h);

@@ -206,3 +206,303 @@ def test_trouble_is_told(kept, directory):
         assert cached(c, ids(1, 100)) == 0
         assert "index is damaged" in d.status()["disk_trouble"]
     assert d.log.read_text().count("the index is damaged") == 1
+
+
+# --- what people ask ---
+
+def blocks(d):
+    return figures(d)["disk_blocks"]
+
+
+def on_disk(d, n):
+    d.until(lambda: blocks(d) == n, f"{n} blocks on disk")
+
+
+def tiers(entries):
+    return [e["tier"] for e in entries]
+
+
+def holds(directory, tokens):
+    """Whether some file has these ids one after the other."""
+    needle = struct.pack(f"<{len(tokens)}i", *tokens)
+    return any(needle in p.read_bytes() for p in (directory / "state").rglob("*") if p.is_file())
+
+
+def test_listing_tells_the_tier(kept):
+    a, b = ids(1, 100), ids(2, 80)
+    d = kept()
+    with d.client() as c:
+        ask(c, a)
+        ask(c, b)
+        on_disk(d, 11)
+        # 100 = 6 blocks and a tail, which is in memory alone.
+        assert tiers(c.cache_ls()) == ["memory+disk"] * 6 + ["memory"] + ["memory+disk"] * 5
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        entries = c.cache_ls()
+        assert tiers(entries) == ["disk"] * 11
+        assert [e["first"] for e in entries] == [BLOCK * i for i in range(6)] + [BLOCK * i for i in range(5)]
+        numbers = [e["entry"] for e in entries]
+        assert len(set(numbers)) == 11
+        assert [e["parent"] for e in entries] == [0, *numbers[:5], 0, *numbers[6:10]]
+        assert all(e["uid"] == os.getuid() and e["namespace"] == f"uid:{os.getuid()}" and e["words"] and e["bytes"] > 0
+                   and e["n_pins"] == 0 and e["priority"] == 1 and "ttl_ns" not in e for e in entries)
+        assert [e["joined"] for e in entries] == [False] + [True] * 5 + [False] + [True] * 4
+        page = c.call(k.CACHE_LS, {"after": numbers[3]})
+        assert [e["entry"] for e in page["entries"]] == numbers[4:]
+        # What is read is in both, and the rest still after it.
+        ask(c, a[:50] + ids(3, 30))
+        on_disk(d, 13)
+        entries = c.cache_ls()
+        assert sorted(tiers(entries)) == ["disk"] * 8 + ["memory+disk"] * 5
+        memory = [e["entry"] for e in entries if e["tier"] != "disk"]
+        after = next(e for e in entries if e["tier"] == "disk" and e["first"] == 48)
+        assert after["parent"] == memory[2] and not after["joined"]
+
+
+def test_pages_of_both(kept):
+    d = kept()
+    with d.client() as c:
+        for i in range(3):
+            ask(c, ids(i, 1600))
+        on_disk(d, 300)
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(0, 1600))
+        # The last block was computed again, and found to be there.
+        d.until(lambda: len(c.cache_ls()) == 300, "known")
+        entries = c.cache_ls()
+        assert len(entries) == len({e["entry"] for e in entries}) == 300
+        assert tiers(entries) == ["memory+disk"] * 100 + ["disk"] * 200
+        assert sum(e["n_tokens"] for e in entries) == 4800
+
+
+def test_show_and_drop(kept, directory, kvctl):
+    a, b = ids(1, 96), ids(2, 96)
+    d = kept()
+    with d.client() as c:
+        for prompt in (a, b):
+            ask(c, prompt)
+        on_disk(d, 12)
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        entries = c.cache_ls()
+        r = c.call(k.CACHE_SHOW, {"entry": entries[3]["entry"]})
+        assert (r["n_path"], r["n_below"], r["chain"]) == (4, 2, entries[0]["entry"])
+        assert r["entries"][0]["entry"] == entries[3]["entry"] and r["text"].endswith(r["own"]) and r["own"]
+        done = c.call(k.CACHE_DROP, {"entry": entries[3]["entry"]})
+        assert (done["disk_entries"], done["n_entries"]) == (3, 0)
+        assert len(c.cache_ls()) == 9 and blocks(d) == 9
+        assert not holds(directory, a[48:64]) and not holds(directory, a[80:96]) and holds(directory, a[32:48])
+        with pytest.raises(k.Refused) as e:
+            c.call(k.CACHE_DROP, {"entry": entries[3]["entry"]})
+        assert e.value.code == 18
+        assert cached(c, a) == 48
+        # In memory and on disk: both.
+        on_disk(d, 12)
+        first = c.cache_ls()[0]
+        assert first["tier"] == "memory+disk"
+        done = c.call(k.CACHE_DROP, {"entry": first["entry"]})
+        assert done["n_entries"] == done["disk_entries"] == 6
+        assert not holds(directory, a[:16]) and holds(directory, b[:16])
+        assert cached(c, a) == 0
+        # By the number that it had on disk alone, in the meantime in memory.
+        on_disk(d, 12)
+        assert cached(c, b) == 80
+        done = c.call(k.CACHE_DROP, {"entry": entries[6]["entry"]})
+        assert done["n_entries"] == done["disk_entries"] == 6
+        assert cached(c, b) == 0
+    out = kvctl("cache", "ls", socket=d.socket).stdout.decode()
+    assert "memory+disk" in out
+
+
+def test_drop_of_a_chain(kept, kvctl):
+    """kvctl shows what is joined as one row, and drops it so."""
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 96))
+        on_disk(d, 6)
+    d.stop()
+    d = kept()
+    row, = kvctl("cache", "ls", socket=d.socket).stdout.decode().splitlines()[1:]
+    assert row.split("\t")[6] == "disk" and row.split("\t")[3] == "96"
+    r = kvctl("cache", "drop", row.split("\t")[1], socket=d.socket)
+    assert b"on disk 6" in r.stdout, r
+    assert blocks(d) == 0
+
+
+def test_wipe(kept, directory, kvctl, model):
+    """Everything under a name goes, in memory and from the files, also where no model is loaded."""
+    own, keyed = ids(1, 96), ids(2, 96)
+    d = kept()
+    with d.client() as c:
+        ask(c, own)
+        ask(c, keyed, cache_key="k")
+        on_disk(d, 12)
+        done = c.call(k.CACHE_WIPE, {"namespace": "own/k"})
+        assert (done["n_entries"], done["disk_entries"]) == (6, 6)
+        assert holds(directory, own[:16]) and not holds(directory, keyed[:16]) and not holds(directory, keyed[-16:])
+        ask(c, keyed, cache_key="k")
+        on_disk(d, 12)
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        r = json.loads(kvctl("--json", "cache", "wipe", "--yes", socket=d.socket).stdout)
+        assert (r["n_entries"], r["disk_entries"]) == (0, 12)
+        assert not holds(directory, own[:16]) and not holds(directory, keyed[:16])
+        assert cached(c, own) == 0
+        on_disk(d, 6)
+    assert "wiped 0 entries of the cache, 12 on disk" in d.log.read_text()
+    d.stop()
+
+
+def test_wipe_without_a_model(kept, daemons, directory):
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 96))
+        on_disk(d, 6)
+    d.stop()
+    d = daemons("--state-dir", directory / "state", "--disk", "64M")
+    with d.client() as c:
+        done = c.call(k.CACHE_WIPE, {"namespace": "uid:4294"})
+        assert done.get("disk_entries", 0) == 0
+        done = c.call(k.CACHE_WIPE)
+        assert done["disk_entries"] == 6
+        assert not holds(directory, ids(1, 96)[:16])
+        done = c.call(k.CACHE_WIPE, {"all": True})
+    d.stop()
+
+
+def test_wipe_while_it_runs(kept, directory):
+    """Again and again under load: nothing of what was wiped is found by those who come after."""
+    d = kept(env={"KVD_TEST_STEP_DELAY_MS": "2"})
+    with d.client() as c, d.client() as other:
+        for i in range(12):
+            prompt = ids(i, 200)
+            if i % 2:
+                ask(c, prompt)
+            rid = c.submit(ids=prompt, n=4, ignore_eos=True)
+            time.sleep(0.003 * i)
+            other.call(k.CACHE_WIPE)
+            c.collect(rid)
+            other.call(k.CACHE_WIPE)
+            assert cached(other, prompt) == 0
+        d.until(lambda: blocks(d) > 0, "written")
+        other.call(k.CACHE_WIPE)
+        assert blocks(d) == 0
+        assert not any(holds(directory, ids(i, 200)[:16]) for i in range(12))
+
+
+@needs_root
+def test_nobody_sees_or_wipes_what_is_others(kept, directory):
+    d = kept()
+    one, two = UIDS
+    with d.client() as root:
+        for uid in UIDS:
+            with as_user(uid):
+                c = d.client()
+            with c:
+                ask(c, ids(uid, 96))
+        on_disk(d, 12)
+    d.stop()
+    d = kept()
+    with as_user(one):
+        c = d.client()
+    with c, d.client() as root:
+        everything = root.cache_ls()
+        assert [e["uid"] for e in everything] == [one] * 6 + [two] * 6
+        entries = c.cache_ls()
+        assert [e["uid"] for e in entries] == [one] * 6 and tiers(entries) == ["disk"] * 6
+        # Numbers say nothing of each other; what is others' does not exist.
+        assert sorted(e["entry"] for e in entries) != [e["entry"] for e in entries]
+        for op in (k.CACHE_SHOW, k.CACHE_DROP, k.CACHE_PIN, k.CACHE_UNPIN):
+            with pytest.raises(k.Refused) as e:
+                c.call(op, {"entry": everything[-1]["entry"]})
+            assert e.value.code == 18
+        assert c.cache_ls(namespace=f"uid:{two}") == []
+        with pytest.raises(k.Refused) as e:
+            c.call(k.CACHE_WIPE, {"namespace": f"uid:{two}"})
+        assert e.value.code == 5
+        assert cached(c, ids(two, 96)) == 0
+        on_disk(d, 18)
+        assert c.call(k.CACHE_WIPE)["disk_entries"] == 12
+        assert holds(directory, ids(two, 96)[:16]) and not holds(directory, ids(one, 96)[:16])
+        assert root.call(k.CACHE_WIPE, {"namespace": f"uid:{two}"})["disk_entries"] == 6
+
+
+# --- how long it stays ---
+
+def test_ttl_survives(kept):
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 96), ttl_s=3)
+        ask(c, ids(2, 96), ttl_s=100)
+        on_disk(d, 12)
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        left = [e["ttl_ns"] / 1e9 for e in c.cache_ls() if e["ttl_ns"] > 3e9]
+        assert len(left) == 6 and all(90 < t <= 100 for t in left)
+        d.until(lambda: len(c.cache_ls()) == 6, "expired")
+        assert cached(c, ids(1, 96), ttl_s=100) == 0
+        assert cached(c, ids(2, 96), ttl_s=100) == 80
+
+
+def test_pins_survive(kept):
+    """Pinned by a request or by hand; on disk as long as it is, and in memory again once it is read."""
+    prompts = [ids(i, 96) for i in range(3)]
+    d = kept(disk="8M")
+    with d.client() as c:
+        ask(c, prompts[0], pin=True)
+        for p in prompts[1:]:
+            ask(c, p)
+        on_disk(d, 18)
+        last = [e["entry"] for e in c.cache_ls() if e["first"] == 80]
+        c.call(k.CACHE_PIN, {"entry": last[1]})
+    d.stop()
+    d = kept(disk="8M")
+    with d.client() as c:
+        pinned = [e for e in c.cache_ls() if e["pinned"]]
+        assert [(e["first"], e["tier"], e["n_pins"]) for e in pinned] == [(80, "disk", 1)] * 2
+        assert cached(c, prompts[1] + [5] * 20) == 96
+        assert [(e["first"], e["tier"], e["n_pins"]) for e in c.cache_ls() if e["pinned"]] == \
+            [(80, "memory+disk", 1), (80, "disk", 1)]
+        # Much more than there is room for.
+        for i in range(10, 200):
+            ask(c, ids(i, 480))
+        d.until(lambda: figures(d)["disk_evicted"] > 100, "evicted")
+    d.stop()
+    d = kept(disk="8M")
+    with d.client() as c:
+        assert cached(c, prompts[2]) == 0
+        for p in prompts[:2]:
+            assert cached(c, p + [5] * 20) == 96
+        for e in c.cache_ls():
+            if e["pinned"]:
+                c.call(k.CACHE_UNPIN, {"entry": e["entry"]})
+        assert not [e for e in c.cache_ls() if e["pinned"]]
+    d.stop()
+    d = kept(disk="8M")
+    with d.client() as c:
+        assert not [e for e in c.cache_ls() if e["pinned"]]
+
+
+def test_unpin_on_disk(kept):
+    d = kept()
+    with d.client() as c:
+        ask(c, ids(1, 96), pin=True)
+        on_disk(d, 6)
+    d.stop()
+    d = kept()
+    with d.client() as c:
+        entry, = (e["entry"] for e in c.cache_ls() if e["pinned"])
+        assert c.call(k.CACHE_SHOW, {"entry": entry})["pinned_by"] == [os.getuid()]
+        c.call(k.CACHE_UNPIN, {"entry": entry})
+        d.until(lambda: not [e for e in c.cache_ls() if e["pinned"]], "unpinned")
+        with pytest.raises(k.Refused):
+            c.call(k.CACHE_UNPIN, {"entry": entry})
+        c.call(k.CACHE_PIN, {"entry": entry})
+        d.until(lambda: [e["entry"] for e in c.cache_ls() if e["pinned"]] == [entry], "pinned")

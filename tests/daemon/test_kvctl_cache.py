@@ -2,6 +2,7 @@
 """kvctl cache: what it prints, asks and refuses, against a daemon."""
 import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -76,7 +77,8 @@ def test_ls_on_a_terminal(cache, daemon):
                                                 "NAMESPACE", "TEXT"]
     at = lines[0].index("TEXT")
     assert lines[1][at:].startswith('"Once upon')
-    assert [line[at] for line in lines[2:]] == ["\u251c", "\u2514"]
+    assert [line[at] for line in lines[2:-1]] == ["\u251c", "\u2514"]
+    assert re.fullmatch(r"memory: \d+ entries, \d+ tokens, \S+ \S+", lines[-1]), lines[-1]
 
 
 def test_show_pin_drop(cache):
