@@ -12,6 +12,7 @@
 #   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
 #   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
 #   make bench-restart   the first token after a restart
+#   make bench-disk     what writing the cache to disk costs
 #   make install         honours DESTDIR, prefix, libdir, ...
 #   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
 #
@@ -260,6 +261,9 @@ bench-prefix: $(KVD)
 	tests/bench/bench-prefix --build $(BUILD) -m '$(MODEL)' $(if $(PEER_PYTHON),--peer-python '$(PEER_PYTHON)') \
 		$(BENCH_OPTIONS)
 
+bench-disk: $(KVD)
+	tests/bench/bench-disk --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
+
 bench-restart: $(KVD) $(BUILD)/tests/tools/pass-fds
 	tests/bench/bench-restart --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
@@ -309,6 +313,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-disk lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)
