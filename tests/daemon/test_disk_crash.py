@@ -12,8 +12,10 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, SANITIZED
+from manager import Manager
 from test_disk_bits import judge
 from test_prefix_bits import SEED, models
+from test_restart import flip as flip_memory
 
 __all__ = ["judge", "models"]   # fixtures
 N_CYCLES = 100 if LONG else 8 if SANITIZED else 20
@@ -102,7 +104,7 @@ class Cycles:
         time.sleep(self.rng.random() * 0.25)
         assert d.proc.poll() is None, d.log.read_text()
         load.stop = True
-        d.kill()
+        getattr(d, "crash", d.kill)()       # of a manager's the same
         load.end()
         told = [line for line in d.log.read_text().splitlines() if "cache on disk, root" in line]
         assert len(told) <= MAX_LINES, told
@@ -123,12 +125,29 @@ def cycles(daemons, judge, models, directory):
     paths = [models(arch) for arch in ARCHS]
     judges = [judge(path) for path in paths]
 
-    def make(*options, seed=SEED, start=daemons, **kw):
+    def make(*options, service=None):
         print(f"KVD_TEST_SEED={SEED}")
         command = (*(word for path in paths for word in ("--model", path)), "--block-tokens", BLOCK,
                    "--state-dir", directory / "state", *options)
-        return Cycles(lambda: start(*command, **kw), judges, [path.stem for path in paths], directory / "state", seed)
+        return Cycles(lambda: (service.start if service else daemons)(*command), judges, [path.stem for path in paths],
+                      directory / "state", SEED)
     return make
+
+
+class HarmBoth(disk.Harm):
+    """Also to the memory that a service manager keeps; often to that alone."""
+
+    def __init__(self, state, seed, service):
+        super().__init__(state, seed)
+        self.service = service
+
+    def do(self):
+        done = "", self.committed()
+        if self.rng.random() < 0.5:
+            done = super().do()
+        for name in self.service.names():
+            flip_memory(self.rng, self.service.fd(name), self.rng.choice([0, 1, 8, 64]))
+        return done[0] + " and memory", done[1]
 
 
 def test_killed_and_damaged(cycles):
@@ -143,6 +162,23 @@ def test_killed_and_damaged(cycles):
         print(f"{c.n_must} tokens had to be found, {c.n_found} were; {c.n_must_known} times it was known")
         harm.close()
     assert c.n_must > 0 and c.n_must_known > N_CYCLES // 4
+
+
+def test_kept_memory_damaged(cycles, directory):
+    """The same where memory is kept, too: what is damaged there is not served, and what is on disk is found."""
+    service = Manager(directory)
+    try:
+        c = cycles("--kv-memory", "6M", "--disk", "256M", service=service)
+        harm = HarmBoth(c.state, SEED, service)
+        try:
+            for _ in range(N_CYCLES):
+                c.one(harm)
+        finally:
+            print(c.ways)
+            harm.close()
+        assert c.n_must > 0 and service.names()
+    finally:
+        service.close()
 
 
 def test_killed_on_a_small_disk(cycles):

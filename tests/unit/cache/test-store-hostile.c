@@ -291,7 +291,7 @@ static void test_rows_changed(void **state)
 	}
 }
 
-/* Rows of `free` have no sum. What can't be right is found when a slot is taken: nothing grows, nothing stands still. */
+/* Rows of `free` have no sum. What can't be right is found when a slot is taken: nothing grows or stands still. */
 static void test_free_changed(void **state)
 {
 	static const char *const changes[] = {
