@@ -13,7 +13,7 @@
 struct share_item {
 	struct tree_ref ref;
 	uint32_t depth;		/* blocks before it */
-	bool done;		/* the caller's */
+	bool tried, compared;	/* verify.c's */
 };
 
 struct share_list {

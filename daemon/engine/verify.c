@@ -3,7 +3,7 @@
  * Entries are computed again, and compared with what is stored, to the bit.
  *
  * An entry is chosen at random, and all from the beginning of its prompt to it is computed, in order, outside of any
- * request.  Each block is computed into one that is free, and compared; only then do those after it see the stored one
+ * request, but for what was compared on another path just before.  Each block is computed into one that is free, and compared; only then do those after it see the stored one
  * in its place, which has the same bits: so nothing is taken from the cache that was not computed, and a path in the
  * pool takes a few blocks, however long it is.  What is stored in the host tier is decoded and compared, and its
  * computed block stays until the path is done.
@@ -33,7 +33,7 @@ struct verify {
 	struct share_list list;
 	struct share_figures *figures;
 	struct diag *diag;
-	uint64_t random;
+	uint64_t random, total;
 	int result;
 	bool busy;			/* others run */
 	/* The path to the item. */
@@ -176,8 +176,8 @@ static bool compare(struct verify *v, uint32_t i)
 			tree_drop(t, b->ref.entry);
 		return false;
 	}
-	if (!v->list.items[b->item].done) {
-		v->list.items[b->item].done = true;
+	if (!v->list.items[b->item].compared) {
+		v->list.items[b->item].compared = true;
 		v->figures->n_entries++;
 		v->figures->n_tokens += view.n_tokens;
 		v->figures->bytes += n;
@@ -192,6 +192,16 @@ static void settle(struct engine *e, struct verify *v, uint32_t i)
 
 	if (tree_ref_view(v->em->tree, v->path[i].ref, &view) && view.tier == TREE_TIER_POOL)
 		give_back(e, v, i);
+}
+
+/* What was compared before, on another path, and is in the pool, stands as it is. */
+static void skip_compared(struct verify *v)
+{
+	struct tree_view view;
+
+	while (v->next < v->n_path && v->list.items[v->path[v->next].item].compared &&
+	       tree_ref_view(v->em->tree, v->path[v->next].ref, &view) && view.tier == TREE_TIER_POOL)
+		v->next++;
 }
 
 /* The next blocks up to `end`.  False: the path ends here. */
@@ -217,7 +227,7 @@ static bool verify_blocks(struct engine *e, struct verify *v, uint32_t end)
 static void verify_some(struct engine *e, void *arg)
 {
 	struct verify *v = arg;
-	uint32_t begin_at = v->next, end, n;
+	uint32_t begin_at, end, n;
 
 	v->result = 0;
 	if (!engine_has_model(e, v->em)) {
@@ -225,6 +235,9 @@ static void verify_some(struct engine *e, void *arg)
 		return;
 	}
 	v->busy = e->sched.n_active || e->sched.n_waiting;
+	if (!v->next)
+		skip_compared(v);
+	begin_at = v->next;
 	/* Somebody may wait for the blocks that this has. */
 	if (v->n_fresh && e->sched.n_waiting) {
 		v->n_path = v->next;
@@ -251,13 +264,13 @@ static uint64_t draw(struct verify *v)
 	return v->random;
 }
 
-/* One at random of those that are not done; false: all are. */
+/* One at random of those that were not tried yet; false: all were. */
 static bool choose(struct verify *v, uint32_t *item)
 {
 	uint32_t i = v->list.n ? (uint32_t)(draw(v) % v->list.n) : 0;
 
 	for (uint32_t k = 0; k < v->list.n; k++, i = i + 1 < v->list.n ? i + 1 : 0)
-		if (!v->list.items[i].done) {
+		if (!v->list.items[i].tried) {
 			*item = i;
 			return true;
 		}
@@ -281,6 +294,17 @@ static bool set_path(struct verify *v, uint32_t item)
 	return false;
 }
 
+/* On from there along one branch, as long as that is not more than is wanted. */
+static uint32_t extend(const struct verify *v, uint32_t item, uint64_t n_wanted)
+{
+	const struct share_item *items = v->list.items;
+	uint64_t n = items[item].depth + 1;
+
+	while (n++ < n_wanted && item + 1 < v->list.n && items[item + 1].depth == items[item].depth + 1)
+		item++;
+	return item;
+}
+
 /* Beside others: they have had their turns before it goes on. */
 static void pause_after(uint64_t ns)
 {
@@ -292,6 +316,9 @@ static int verify_path(struct engine *e, struct verify *v, const struct share_op
 {
 	int err = 0;
 
+	/* What is not compared then has gone, or differed. */
+	for (uint32_t i = 0; i < v->n_path; i++)
+		v->list.items[v->path[i].item].tried = true;
 	while (!err && v->next < v->n_path) {
 		uint64_t before = clock_ns(), took;
 
@@ -303,6 +330,7 @@ static int verify_path(struct engine *e, struct verify *v, const struct share_op
 		v->figures->ns += took;
 		if (!err)
 			err = v->result;
+		ops->progress(ops->arg, MIN(v->figures->n_entries, v->total), v->total);
 		if (v->busy && v->next < v->n_path)
 			pause_after(took);
 	}
@@ -336,7 +364,6 @@ static int allocate(struct engine *e, struct verify *v)
 
 static int verify(struct engine *e, struct verify *v, uint32_t n, const struct share_ops *ops)
 {
-	uint64_t total;
 	uint32_t item;
 	int err = share_visit(e, begin, v);
 
@@ -344,15 +371,13 @@ static int verify(struct engine *e, struct verify *v, uint32_t n, const struct s
 		err = v->result;
 	if (!err)
 		err = allocate(e, v);
-	total = MIN(n, v->list.n);
-	while (!err && v->figures->n_entries < total && choose(v, &item)) {
+	v->total = MIN(n, v->list.n);
+	while (!err && v->figures->n_entries < v->total && choose(v, &item)) {
 		if (ops->is_cancelled(ops->arg))
 			return -ECANCELED;
-		if (set_path(v, item))
+		v->list.items[item].tried = true;
+		if (set_path(v, extend(v, item, v->total - v->figures->n_entries)))
 			err = verify_path(e, v, ops);
-		/* It is, or it has gone. */
-		v->list.items[item].done = true;
-		ops->progress(ops->arg, MIN(v->figures->n_entries, total), total);
 	}
 	return err;
 }
