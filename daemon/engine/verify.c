@@ -170,7 +170,8 @@ static bool compare(struct verify *v, uint32_t i)
 		return false;
 	if (err || memcmp(v->computed, v->stored, n)) {
 		note_difference(v, &view);
-		/* What is on disk was computed once, too: it goes along. */
+		/* What is on disk was computed once, too: it goes along, and what is being read of it. */
+		engine_disk_wiped(v->em->engine, v->em, NULL, NULL);
 		if (tree_ref_view(t, b->ref, &view) &&
 		    (!v->em->disk || engine_disk_drop(v->em, &view, NULL) < 0))
 			tree_drop(t, b->ref.entry);

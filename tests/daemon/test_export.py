@@ -598,6 +598,24 @@ def test_verify_finds_a_bit(start, judge):
     assert "differ from what is computed" in a.log.read_text()
 
 
+def test_verify_with_a_disk(start, judge, directory):
+    """What is dropped does not come back from disk."""
+    prompts = [random_ids(i, 200) for i in range(4)]
+    a = start("--state-dir", directory / "state", "--disk", "64M")
+    fill(a, prompts)
+    with a.client() as c:
+        v = c.call(k.CACHE_VERIFY, {"count": 2**32 - 1})
+        assert v["n_entries"] == 4 * 13 and v["n_differ"] == 0
+        a.until(lambda: a.status()["disk_written"] >= 4 * 12, "all is on disk")
+        flip(a, "kvd-kv", 5 * 32768 + 77)
+        v = c.call(k.CACHE_VERIFY, {"count": 2**32 - 1})
+        assert v["n_differ"] == 1
+        found = [prefix.ask(c, ids, 4) for ids in prompts]
+        assert sum(r.usage["cached"] < 199 for r in found) == 1
+        for ids, r in zip(prompts, found):
+            judge.right(ids, r)
+
+
 def test_verify_beside_requests(start, judge):
     """It goes on while others run, in a full pool, and changes no answer."""
     a = start("--host-memory", "8M", memory="4M")
