@@ -128,6 +128,8 @@ enum store_result disk_touch(struct disk_root *r, uint64_t id, uint64_t expires)
 enum store_result disk_drop(struct disk_root *r, const struct store_drop *d, struct store_removed *removed);
 /* Of w all, or a name with or without those below it. */
 enum store_result disk_wipe(struct disk_root *r, const struct store_wipe *w, struct store_removed *removed);
+/* What has expired goes, as much as one transaction takes; when there is something again.  Commits. */
+uint64_t disk_expire(struct disk_root *r, uint64_t now);
 /* A row whose slot is of no use: nothing is found by it any more. Within a transaction. */
 int disk_give_up_slot(struct disk_root *r, struct index_row *row);
 /* Removes a leaf within the transaction. */

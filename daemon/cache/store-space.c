@@ -112,6 +112,43 @@ int disk_evict(struct disk_root *r, int64_t n_free, int64_t now)
 	return err == INDEX_E_NONE ? 0 : err;
 }
 
+static int expire(struct disk_root *r, int64_t now, uint64_t *next)
+{
+	struct index_row row;
+	int err = 0;
+
+	for (uint32_t n = 0; n < DISK_CHANGES_MAX; n++) {
+		err = index_expired(r->index, now, &row);
+		if (!err)
+			err = disk_begin(r, 1);
+		if (!err)
+			err = disk_remove_leaf(r, &row);
+		if (err)
+			break;
+		r->punch = true;
+		r->disk->stats.expired++;
+	}
+	if (!err)
+		*next = (uint64_t)now;
+	else if (err == INDEX_E_NONE)
+		err = index_expired(r->index, INDEX_NEVER - 1, &row);
+	if (!err && *next == STORE_NEVER)
+		*next = (uint64_t)row.expires;
+	return err == INDEX_E_NONE ? 0 : err;
+}
+
+uint64_t disk_expire(struct disk_root *r, uint64_t now)
+{
+	uint64_t next = STORE_NEVER;
+	int err = expire(r, (int64_t)MIN(now, (uint64_t)INT64_MAX - 1), &next);
+
+	if (err)
+		disk_failed(r, err, "removing what has expired");
+	else
+		(void)disk_commit(r);
+	return next;
+}
+
 /* What is in the last slot goes to a free one; what is not whole there goes. */
 static int move_last(struct disk_root *r, struct index_row *row, void *scratch)
 {

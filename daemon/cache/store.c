@@ -132,6 +132,11 @@ void store_wipe(struct store *s, struct store_root *root, struct store_wipe *w)
 	put_urgent(s, &w->request, root, STORE_WIPE);
 }
 
+void store_expire(struct store *s, struct store_expire *e)
+{
+	put_behind(s, &e->request, NULL, STORE_EXPIRE);
+}
+
 void store_list(struct store_root *root, struct store_list *l)
 {
 	put_urgent(root->store, &l->request, root, STORE_LIST);
@@ -465,6 +470,19 @@ static void handle_wipe(struct store *s, struct store_wipe *w)
 	complete(s, &w->request, result);
 }
 
+static void handle_expire(struct store *s, struct store_expire *e)
+{
+	finish_batch(s);
+	e->next = STORE_NEVER;
+	list_for_each(l, &s->disk.roots) {
+		struct disk_root *r = list_entry(l, struct disk_root, link);
+
+		if (r->open && disk_root_writable(r))
+			e->next = MIN(e->next, disk_expire(r, e->now));
+	}
+	complete(s, &e->request, STORE_OK);
+}
+
 static bool is_dropped(const void *what, const struct store_write *w)
 {
 	const struct store_drop *d = what;
@@ -498,7 +516,7 @@ static enum store_result list(struct store *s, struct disk_root *r, struct store
 	return r ? disk_list(r, l) : STORE_MISS;
 }
 
-/* All but a wipe, which may be of no root. */
+/* All but those that may be of no root. */
 static void handle_of_root(struct store *s, struct store_request *r)
 {
 	struct disk_root *root = r->root->disk;
@@ -543,6 +561,7 @@ static void handle_of_root(struct store *s, struct store_request *r)
 		complete(s, r, handle_pin(s, root, list_entry(r, struct store_pin, request)));
 		break;
 	case STORE_WIPE:
+	case STORE_EXPIRE:
 		break;
 	}
 }
@@ -551,6 +570,8 @@ static void handle(struct store *s, struct store_request *r)
 {
 	if (r->kind == STORE_WIPE)
 		handle_wipe(s, list_entry(r, struct store_wipe, request));
+	else if (r->kind == STORE_EXPIRE)
+		handle_expire(s, list_entry(r, struct store_expire, request));
 	else
 		handle_of_root(s, r);
 }

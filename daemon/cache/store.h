@@ -112,7 +112,7 @@ enum store_result {
 
 enum store_kind {	/* set by the functions below */
 	STORE_OPEN, STORE_CLOSE, STORE_WRITE, STORE_LOOKUP, STORE_READ, STORE_TOUCH, STORE_DROP, STORE_WIPE,
-	STORE_LIST, STORE_SHOW, STORE_PIN,
+	STORE_LIST, STORE_SHOW, STORE_PIN, STORE_EXPIRE,
 };
 
 /* Embedded in every request. */
@@ -228,6 +228,14 @@ struct store_wipe {
 };
 /* root NULL: of all. */
 void store_wipe(struct store *s, struct store_root *root, struct store_wipe *w);
+
+/* What has expired and is not pinned goes, from open roots; some of it, where it is much. */
+struct store_expire {
+	struct store_request request;
+	uint64_t now;
+	uint64_t next;			/* result: when there is something again, `now` where there still is; STORE_NEVER */
+};
+void store_expire(struct store *s, struct store_expire *e);
 
 /* --- for people --- */
 

@@ -17,6 +17,7 @@
 
 #define READS_AT_ONCE 8u
 #define BACKLOG_MAX 65536u		/* blocks; what is beyond is written when it is used again */
+#define EXPIRY_PAUSE_NS UINT64_C(1000000000)	/* so that one look does for many */
 #define FLUSH_NS UINT64_C(5000000000)	/* at the end; more than that is left behind */
 
 struct disk_write {
@@ -38,6 +39,11 @@ struct disk_touch {
 	struct store_touch touch;	/* first */
 	struct engine_model *model;
 	struct tree_ref ref;
+};
+
+struct disk_expire {
+	struct store_expire expire;	/* first */
+	struct engine *engine;
 };
 
 struct disk_read {
@@ -81,12 +87,23 @@ static void forget_path(struct tree_ref ref)
 		tree_set_disk_id(ref, 0);
 }
 
+/* The disk is to be asked for what has expired once more, then: ns of its clock. */
+static void look_at_expiry(struct engine *e, uint64_t expires)
+{
+	uint64_t now = clock_real_ns(), left = expires > now ? expires - now : 0;
+
+	if (expires != STORE_NEVER && left < EVICT_NEVER / 2)
+		e->disk_expiry = MIN(e->disk_expiry, clock_ns() + left + EXPIRY_PAUSE_NS);
+}
+
 static void write_done(struct store_request *request)
 {
 	struct disk_write *w = (struct disk_write *)request;
 	bool there = request->result == STORE_OK || request->result == STORE_EXISTS;
 
 	tree_set_disk_id(w->ref, there ? w->write.stored_id : 0);
+	if (there)
+		look_at_expiry(w->model->engine, w->write.expires);
 	if (there)
 		engine_disk_pin_written(w->model, w->ref);
 	/* Where the parent failed to be written, too, it has no id by now. */
@@ -285,9 +302,36 @@ static void add_model(struct engine *e, struct engine_model *em)
 	id = calloc(1, sizeof(*id));
 	if (!id)
 		return;		/* without a disk, then */
+	e->disk_expiry = 0;
 	engine_identify(e, em, id);
 	(void)store_root_new(&em->disk, e->store, id, em->block_tokens, pool_root_geometry(em->root)->block_bytes);
 	free(id);
+}
+
+static void expire_done(struct store_request *request)
+{
+	struct disk_expire *x = (struct disk_expire *)request;
+	struct engine *e = x->engine;
+
+	look_at_expiry(e, x->expire.next);
+	e->disk_expiring = false;
+	free(x);
+}
+
+static void expire(struct engine *e)
+{
+	struct disk_expire *x;
+
+	if (e->disk_expiring || clock_ns() < e->disk_expiry)
+		return;
+	e->disk_expiry = EVICT_NEVER;
+	x = calloc(1, sizeof(*x));
+	if (!x)
+		return;
+	x->engine = e;
+	x->expire = (struct store_expire){ .request.done = expire_done, .now = clock_real_ns() };
+	e->disk_expiring = true;
+	store_expire(e->store, &x->expire);
 }
 
 void engine_disk_poll(struct engine *e)
@@ -301,20 +345,25 @@ void engine_disk_poll(struct engine *e)
 			add_model(e, em);
 	}
 	store_poll(e->store);
+	expire(e);
 	list_for_each(l, &e->models)
 		write_backlog(list_entry(l, struct engine_model, link));
+}
+
+static void wait_for_disk(struct engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	while (!e->disk_done)
+		pthread_cond_wait(&e->wake, &e->lock);
+	e->disk_done = false;
+	pthread_mutex_unlock(&e->lock);
 }
 
 /* Until nothing of the model's is in the store's hands; as long as the disk takes. */
 static void wait_for_jobs(struct engine *e, const struct engine_model *em)
 {
-	for (store_poll(e->store); em->n_disk_jobs; store_poll(e->store)) {
-		pthread_mutex_lock(&e->lock);
-		while (!e->disk_done)
-			pthread_cond_wait(&e->wake, &e->lock);
-		e->disk_done = false;
-		pthread_mutex_unlock(&e->lock);
-	}
+	for (store_poll(e->store); em->n_disk_jobs; store_poll(e->store))
+		wait_for_disk(e);
 }
 
 void engine_disk_remove(struct engine *e, struct engine_model *em)
@@ -336,6 +385,8 @@ void engine_disk_close(struct engine *e)
 {
 	if (!e->store)
 		return;
+	for (store_poll(e->store); e->disk_expiring; store_poll(e->store))
+		wait_for_disk(e);
 	store_set_wake(e->store, NULL, NULL);
 	e->store = NULL;
 }

@@ -110,6 +110,8 @@ struct engine {
 	struct pool *pool;
 	struct host *host;		/* NULL: there is none */
 	struct store *store;		/* NULL: no disk */
+	uint64_t disk_expiry;		/* when it is next asked for what has expired; monotonic */
+	bool disk_expiring;		/* it is being asked */
 	struct list models;		/* the first has its turn */
 	struct scheduler sched;
 	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */

@@ -374,7 +374,7 @@ static bool anything_asked(const struct engine *e)
 /* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */
 static uint64_t next_expiry(const struct engine *e)
 {
-	uint64_t next = EVICT_NEVER;
+	uint64_t next = e->store && !e->disk_expiring ? e->disk_expiry : EVICT_NEVER;
 
 	list_for_each(l, &e->models)
 		next = MIN(next, tree_next_expiry(list_entry(l, struct engine_model, link)->tree));
