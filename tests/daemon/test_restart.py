@@ -194,10 +194,10 @@ def test_children_get_nothing(managers, models):
     m = managers("--model", models("llama"), *OPTIONS, listen=True)
     m.start()
     n = m.restart().fds()
-    for _ in range(3):
+    for _ in range(4):
         d = m.restart()
-        # Those of sessions that have just ended may close a little later.
-        d.until(lambda: d.fds() == n, "as many descriptors as before")
+        # What it has open for a moment may be among them, then and now.
+        d.until(lambda: d.fds() <= n, "as many descriptors as before")
         for fd in os.listdir(f"/proc/{d.proc.pid}/fd"):
             info = pathlib.Path(f"/proc/{d.proc.pid}/fdinfo/{fd}").read_text()
             flags = int(info.split("flags:")[1].split()[0], 8)
