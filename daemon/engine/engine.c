@@ -443,6 +443,8 @@ static bool take_commands(struct engine *e, bool work)
 	struct commands c;
 
 	collect(e, work, &c);
+	/* A command that asks for what is on disk finds the model there that has just come. */
+	engine_disk_poll(e);
 	engine_kept_adopt(e);
 	for (struct list *l = c.first_new, *next; l != &e->requests; l = next) {
 		next = l->next;
@@ -501,7 +503,6 @@ static void *engine_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "kvd-engine");
 	while (take_commands(e, em != NULL)) {
-		engine_disk_poll(e);
 		expire(e);
 		engine_admit(e);
 		engine_publish(e);
