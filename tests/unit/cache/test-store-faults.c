@@ -239,6 +239,60 @@ static void test_no_storm(void **state)
 	fixture_deinit(&f);
 }
 
+/* --- the order of writing --- */
+
+static _Atomic bool unsynced;			/* what was written to slots is not on the medium yet */
+static _Atomic int64_t log_at_sync;		/* bytes of the log when it got there */
+static char log_path[400];
+
+static int64_t log_bytes(void)
+{
+	struct stat st;
+
+	return stat(log_path, &st) ? 0 : st.st_size;
+}
+
+static ssize_t ordered_pwritev(int fd, const struct iovec *iov, int n, off_t offset)
+{
+	unsynced = true;
+	return pwritev(fd, iov, n, offset);
+}
+
+static int ordered_fdatasync(int fd)
+{
+	log_at_sync = log_bytes();
+	unsynced = false;
+	return fdatasync(fd);
+}
+
+/* What is committed is on the medium, also if the power fails: slots are synced, and after that the log gets the rows. */
+static void test_synced_before_commit(void **state)
+{
+	static const struct store_io io = {
+		.preadv = preadv, .pwritev = ordered_pwritev, .fdatasync = ordered_fdatasync, .ftruncate = ftruncate,
+	};
+	struct fixture f;
+	struct path p;
+	char root[300];
+
+	fixture_init(&f);
+	f.config.io = &io;
+	fixture_open(&f);
+	store_path(&f, &p, 0);
+	root_dir(&f, root, sizeof(root));
+	snprintf(log_path, sizeof(log_path), "%s/index-wal", root);
+	/* Not so many that the log is moved over. */
+	for (int i = 1; i < 3; i++) {
+		int64_t before = log_bytes();
+
+		store_path(&f, &p, i);
+		assert_int_equal(p.stored, PATH);
+		assert_false(unsynced);
+		assert_in_range(log_at_sync, before, log_bytes() - 1);
+	}
+	fixture_deinit(&f);
+}
+
 /* --- file systems --- */
 
 /* A file system of its own at dir, of so many bytes. False: this process may not mount. */
@@ -340,6 +394,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test_setup(test_each_call_fails, setup),
 		cmocka_unit_test_setup(test_no_storm, setup),
+		cmocka_unit_test_setup(test_synced_before_commit, setup),
 		cmocka_unit_test_setup(test_read_only_directory, setup),
 		cmocka_unit_test_setup(test_small_file_system, setup),
 	};
