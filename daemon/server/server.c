@@ -328,6 +328,7 @@ static int set_up_signals(struct server *s)
 	sigset_t set;
 
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN);	/* a client's file that may not grow is an error of its own */
 	signal(SIGHUP, SIG_IGN);
 	sigemptyset(&set);
 	sigaddset(&set, SIGTERM);

@@ -18,6 +18,23 @@
 #define PIECE (1u << 20)	/* of a regular file at once, for the same reason */
 #define THROUGH 65536u		/* as much as a pipe takes without being asked */
 
+/*
+ * In user space somebody would keep us waiting; and what the kernel does with a write to one of its own files may depend
+ * on who writes, not on who opened it.
+ */
+static bool is_place_for_files(long type)
+{
+	static const long others[] = {
+		FUSE_SUPER_MAGIC, PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC,
+		TRACEFS_MAGIC, SECURITYFS_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC,
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(others); i++)
+		if (type == others[i])
+			return false;
+	return true;
+}
+
 static int check(int fd, bool writes, bool *is_pipe, struct diag *diag)
 {
 	int flags = fcntl(fd, F_GETFL), mode = flags & O_ACCMODE;
@@ -30,8 +47,9 @@ static int check(int fd, bool writes, bool *is_pipe, struct diag *diag)
 		return diag_set(diag, -EINVAL, "the descriptor is none of a regular file or a pipe");
 	if (flags & O_PATH || mode == (writes ? O_RDONLY : O_WRONLY))
 		return diag_set(diag, -EINVAL, "the file is not open for %s", writes ? "writing" : "reading");
-	if (S_ISREG(st.st_mode) && fs.f_type == FUSE_SUPER_MAGIC)
-		return diag_set(diag, -EINVAL, "the file is on a file system in user space; a pipe is needed for it");
+	if (S_ISREG(st.st_mode) && !is_place_for_files(fs.f_type))
+		return diag_set(diag, -EINVAL, "the file is on a file system in user space, or the kernel's own: only "
+				"through a pipe");
 	*is_pipe = S_ISFIFO(st.st_mode);
 	return 0;
 }

@@ -431,6 +431,16 @@ def test_lies_with_checksums(start, judge, directory):
     assert "differ from what is computed" in b.log.read_text()
 
 
+def seek_as_far_as_possible(fd):
+    low, high = 0, 2**63
+    while high - low > 1:
+        try:
+            low = os.lseek(fd, (low + high) // 2, os.SEEK_SET)
+        except OSError:
+            high = (low + high) // 2
+    os.lseek(fd, low, os.SEEK_SET)
+
+
 def test_descriptors(start, directory):
     """Only what can be written, or read, and never keeps anybody waiting."""
     a = start()
@@ -456,6 +466,15 @@ def test_descriptors(start, directory):
         one, two = socket.socketpair()
         for msg in (k.CACHE_EXPORT, k.CACHE_IMPORT):
             refused(2, c.share, msg, one.fileno())
+        fd = os.open(f"/proc/{os.getpid()}/comm", os.O_RDWR)
+        for msg in (k.CACHE_EXPORT, k.CACHE_IMPORT):
+            refused(2, c.share, msg, fd)
+        os.close(fd)
+        # A place that no file reaches.
+        fd = os.open(directory / "x", os.O_WRONLY)
+        seek_as_far_as_possible(fd)
+        assert "File too large" in refused(19, c.share, k.CACHE_EXPORT, fd)
+        os.close(fd)
         # A pipe whose flags the client changes while nobody reads it.
         r, w = os.pipe()
         rid = c.share(k.CACHE_EXPORT, w, wait=False)

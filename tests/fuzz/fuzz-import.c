@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The reader of exported blocks.  The input is a stream behind a header that fits; its first byte says whether the
- * checksums of its records are made right, by what EXPORT.md says, so that what lies behind them is met at all.  What is
- * taken has to be what a second reading of the document finds valid, up to the first record that is not, and is the same
- * bytes when it is written again.
+ * checksums of its records are made right, by what EXPORT.md says, so that what lies behind them is met at all.
+ * What is taken has to be what a second reading of the document finds valid, up to the first record that is not,
+ * and is the same bytes when it is written again.
  */
 #include <stdbool.h>
 

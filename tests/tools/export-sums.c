@@ -66,6 +66,7 @@ int main(int argc, char **argv)
 {
 	size_t capacity = 1 << 20, n = 0, got;
 	uint8_t *p = malloc(capacity);
+	int status;
 
 	if (argc != 2 || !p)
 		return 2;
@@ -80,5 +81,7 @@ int main(int argc, char **argv)
 		}
 	}
 	mend(p, n, strtoul(argv[1], NULL, 10));
-	return fwrite(p, 1, n, stdout) == n && !fflush(stdout) ? 0 : 1;
+	status = fwrite(p, 1, n, stdout) == n && !fflush(stdout) ? 0 : 1;
+	free(p);
+	return status;
 }
