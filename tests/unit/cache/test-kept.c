@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What outlives the process, record by record: after every single instruction of a process at work (it is traced), what
- * is committed is whole; records that contradict each other; damage; terms; the host tier beside it.
+ * What outlives the process, record by record: after every single instruction of a process at work (it is traced),
+ * what is committed is whole; records that contradict each other; damage; terms; the host tier beside it.
  */
 #include "kept-fixture.h"
 
@@ -217,7 +217,7 @@ static uint64_t path_of(const struct kept *k, const struct kept_record *r)
 	return kf_path(before, name, r->tokens, r->n_tokens);
 }
 
-/* If the process were killed now: how many good records there are; each is of a block that holds what it says. */
+/* If the process were killed now: how many good records there are, each of a block that holds what it says. */
 static uint32_t check_memory(const struct kept *k, const uint8_t *pool)
 {
 	struct kept_record r;
@@ -440,7 +440,7 @@ static void test_damaged(void **state)
 	kf_deinit(&f);
 }
 
-/* A damaged one is not exchanged for the block that a sequence has computed; its tail is not kept for another's. */
+/* A damaged one is not exchanged for the block that a sequence has computed, nor is a tail given up for one. */
 static void test_damaged_entered(void **state)
 {
 	struct tree_path p = { 0 };
@@ -587,7 +587,9 @@ static void test_terms(void **state)
 /* Fewer blocks than there are places for records, smaller than those are made for. */
 static void test_small_blocks(void **state)
 {
-	struct kb_geometry g = { .n_layers = 1, .n_kv_heads = 1, .head_dim = 16, .block_bytes = 1024, .block_tokens = 4 };
+	struct kb_geometry g = {
+		.n_layers = 1, .n_kv_heads = 1, .head_dim = 16, .block_bytes = 1024, .block_tokens = 4,
+	};
 	struct kept_record r = record_of(0, 4, NULL, 0);
 	struct store_identity id = kf_identity(2);
 	struct pool_root *root;

@@ -12,12 +12,14 @@
 #include <cmocka.h>
 
 #include <fcntl.h>
+#include <ftw.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "daemon/cache/kept.h"
+#include "daemon/engine/cache-control.h"
 #include "tests/unit/engine/fake-model.h"
 #include "tests/unit/engine/fake-client.h"
 #include "tests/unit/engine/fixture.h"
@@ -441,6 +443,108 @@ static void test_dormant_gives_way(void **state)
 	stop(&f);
 }
 
+struct wipe {
+	struct cache_command command;	/* first */
+	struct removal done;
+};
+
+static void on_wiped(struct cache_command *c)
+{
+	note_removed(&((struct wipe *)c)->done);
+}
+
+static uint64_t wipe_own(struct fixture *f, const char *own)
+{
+	struct wipe w = { .command = { .op = CACHE_WIPE, .all = true, .done = on_wiped } };
+
+	w.done = (struct removal){ .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
+	snprintf(w.command.scope.own, sizeof(w.command.scope.own), "%s", own);
+	assert_int_equal(engine_cache(f->engine, &w.command), 0);
+	wait_removal(&w.done);
+	assert_int_equal(w.command.result, 0);
+	return w.command.n_entries;
+}
+
+/* Who wipes what is his wipes it also where no model is loaded that it is of; others' stays. */
+static void test_wipe_dormant(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 60, 2), s = cached_request(1, 2, 60, 2);
+	struct engine_model *other;
+	struct fixture f = start_kept(&config_default);
+
+	other = add_other(f.engine);
+	r.params.ns = "uid:1/key";
+	s.params.ns = "uid:11";
+	r.em = s.em = other;
+	r.model = s.model = &other_model;
+	run(&f, &r);
+	run(&f, &s);
+	remove_model(&f, other);
+	assert_int_equal(wipe_own(&f, "uid:1"), 4);
+	assert_int_equal(wipe_own(&f, "uid:1"), 0);
+	stop(&f);
+	f = start_kept(&config_default);
+	other = add_other(f.engine);
+	r.em = s.em = other;
+	assert_int_equal(run(&f, &s), 1 + 1);
+	r.id = 0;
+	assert_int_equal(run(&f, &r), 60 + 1);
+	assert_int_equal(wipe_own(&f, "uid:1"), 4);
+	assert_int_equal(wipe_own(&f, "uid:11"), 4);
+	remove_model(&f, other);
+	stop(&f);
+	f = start_kept(&config_default);
+	other = add_other(f.engine);
+	r.em = other;
+	assert_int_equal(run(&f, &r), 60 + 1);
+	remove_model(&f, other);
+	stop(&f);
+}
+
+static char dir[] = "/tmp/kvd-unit-XXXXXX";
+
+static int remove_file(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+	return remove(path);
+}
+
+static struct fixture start_disk(void)
+{
+	struct engine_config config = config_default;
+
+	config.store = open_store(dir, 64 * MIB);
+	return start_kept(&config);
+}
+
+/* What the memory has lost is read from disk, after what it has. */
+static void test_disk_behind(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 75, 2), again = cached_request(1, 1, 75, 2);
+	struct fixture f;
+
+	assert_non_null(mkdtemp(dir));
+	f = start_disk();
+	run(&f, &r);
+	stop(&f);
+	flip(kept_pool, 2 * 512 * 1024 + 16, 1);	/* the third block of four and a tail */
+	f = start_disk();
+	assert_int_equal(run(&f, &r), 75 - 64 + 1);
+	assert_int_equal(f.client->results[0].n_cached, 64);
+	assert_int_equal(run(&f, &again), 1 + 1);
+	stop(&f);
+	/* What is not on disk either is computed, and stored. */
+	flip(kept_pool, 512 * 1024 + 16, 1);
+	f = start_disk();
+	r.prompt[40] ^= 1;
+	assert_int_equal(run(&f, &r), 75 - 32 + 1);
+	stop(&f);
+	forget();
+	f = start_disk();
+	assert_int_equal(run(&f, &r), 75 - 64 + 1);
+	stop(&f);
+	nftw(dir, remove_file, 16, FTW_DEPTH | FTW_PHYS);
+}
+
 /* Another identity, by the content of the model alone. */
 static void test_other_identity(void **state)
 {
@@ -688,6 +792,8 @@ int main(void)
 		TEST(test_cut),
 		TEST(test_swap),
 		TEST(test_dormant_gives_way),
+		TEST(test_wipe_dormant),
+		TEST(test_disk_behind),
 		TEST(test_other_identity),
 		TEST(test_many_identities),
 		TEST(test_expiry),
