@@ -63,7 +63,6 @@ struct disk_job {
 	int32_t *tokens;		/* [n_tokens] from position first_block * block_tokens on */
 	struct store_found *found;
 	uint32_t first_block, n_found;
-	uint32_t n_known;		/* the first so many are in the tree, and looked up for the id of the last */
 	uint32_t next, end, n_busy;	/* of those found: to be read next, at the end of the reads, being read */
 	uint32_t n_read;		/* the first so many are there */
 	bool answered;
@@ -423,20 +422,6 @@ static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint
 	return j;
 }
 
-/* Only what follows those that are in the tree is wanted of the disk. */
-static void skip_known(struct disk_job *j)
-{
-	uint32_t k = MIN(j->n_known, j->n_found), block_tokens = j->model->block_tokens;
-
-	if (!k)
-		return;
-	j->n_found = k == j->n_known ? j->n_found - k : 0;
-	j->lookup.parent = j->found[k - 1].id;
-	j->first_block += j->n_known;
-	memmove(j->found, j->found + k, j->n_found * sizeof(*j->found));
-	memmove(j->tokens, j->tokens + (size_t)k * block_tokens, (size_t)j->n_found * block_tokens * sizeof(*j->tokens));
-}
-
 static void lookup_done(struct store_request *request)
 {
 	struct disk_job *j = (struct disk_job *)request;
@@ -453,7 +438,6 @@ static void lookup_done(struct store_request *request)
 			break;
 		j->n_found = i + 1;
 	}
-	skip_known(j);
 	scheduler_push(&j->engine->sched, &j->request->seq);
 }
 
@@ -478,7 +462,6 @@ bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tr
 	j = job_new(e, r, first, n);
 	if (!j)
 		return false;
-	j->n_known = n_known;
 	j->lookup = (struct store_lookup){
 		.request.done = lookup_done,
 		.name = { j->name, (uint32_t)strlen(j->name) },

@@ -37,6 +37,7 @@ static int kf_import(struct kb_backend *be, int fd, uint64_t bytes, struct kb_po
 }
 
 static uint64_t kf_bytes;	/* of the pool */
+static uint32_t kf_block = KF_BLOCK;	/* bytes of a block */
 
 static void kf_pool_free(struct kb_backend *be, struct kb_pool *pool)
 {
@@ -115,7 +116,7 @@ static inline struct tree_adopted kf_init(struct kept_fixture *f, uint32_t n_chu
 					  uint64_t host_bytes, uint64_t now)
 {
 	struct kb_geometry g = {
-		.n_layers = 1, .n_kv_heads = 1, .head_dim = 256, .block_bytes = KF_BLOCK, .block_tokens = KF_BT,
+		.n_layers = 1, .n_kv_heads = 1, .head_dim = 16, .block_bytes = kf_block, .block_tokens = KF_BT,
 	};
 	struct store_identity id = kf_identity(1);
 	struct account_limits limits;
@@ -174,7 +175,7 @@ static inline void kf_compute(struct kept_fixture *f, uint32_t block, uint64_t p
 {
 	uint64_t *p = pool_block_memory(f->root, block);
 
-	for (uint32_t i = 0; i < KF_BLOCK / sizeof(*p); i++)
+	for (uint32_t i = 0; i < kf_block / sizeof(*p); i++)
 		p[i] = kf_word(path, i);
 }
 
@@ -182,7 +183,7 @@ static inline bool kf_holds(const void *block, uint64_t path)
 {
 	const uint64_t *p = block;
 
-	for (uint32_t i = 0; i < KF_BLOCK / sizeof(*p); i++)
+	for (uint32_t i = 0; i < kf_block / sizeof(*p); i++)
 		if (p[i] != kf_word(path, i))
 			return false;
 	return true;

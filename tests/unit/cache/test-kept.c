@@ -17,6 +17,7 @@ static uint64_t now;
 static int setup(void **state)
 {
 	f = KEPT_FIXTURE_NULL;
+	kf_block = KF_BLOCK;
 	now = 1;
 	return 0;
 }
@@ -135,6 +136,7 @@ static void test_comes_back(void **state)
 static void test_stays_away(void **state)
 {
 	struct tree_path p = { 0 };
+	struct tree_stats stats;
 	struct tree_match m;
 	int32_t a[20];
 
@@ -148,6 +150,8 @@ static void test_stays_away(void **state)
 	open_path(&p, "z", 1);
 	tree_lookup(&p, a, 20, false, NULL, 0, ++now, &m);
 	tree_drop(f.tree, tree_path_entry(&p, 8));
+	tree_stats(f.tree, &stats);
+	assert_int_equal(stats.n_kept, 4 + 1);
 	tree_path_deinit(&p, ++now);
 	kf_deinit(&f);
 	assert_int_equal(start().n_entries, 4 + 1);
@@ -606,6 +610,96 @@ static void test_small_blocks(void **state)
 	kf_deinit(&f);
 }
 
+/* What is before a block has no place: it is not kept either. */
+static void test_no_place(void **state)
+{
+	int32_t a[KF_BT * 600];
+	struct tree_path p = { 0 };
+	struct tree_stats stats;
+	uint32_t block;
+
+	kf_block = 1024;
+	count_up(a, KF_BT * 600, 0);
+	for (uint32_t i = 0; i < KF_BT * 600; i++)
+		a[i] %= 1000;
+	start();
+	open_path(&p, "x", 1);
+	for (uint32_t i = 0; i < 600; i++) {
+		assert_int_equal(pool_block_get(f.root, 1, &block), 0);
+		assert_int_equal(tree_enter(&p, a + i * KF_BT, ++now, &block), 0);
+		pool_block_unref(f.root, block);
+	}
+	/* A place comes free, but what would be there has nothing before it. */
+	tree_drop(f.tree, tree_path_entry(&p, KF_BT * 600));
+	tree_stats(f.tree, &stats);
+	assert_int_equal(stats.n_kept, 512);
+	tree_path_deinit(&p, ++now);
+	open_path(&p, "y", 1);
+	assert_int_equal(pool_block_get(f.root, 1, &block), 0);
+	assert_int_equal(block, 599);
+	assert_int_equal(tree_enter(&p, a, ++now, &block), 0);
+	pool_block_unref(f.root, block);
+	tree_wipe(f.tree, &(struct tree_name){ "x", 1 });
+	assert_int_equal(pool_block_get(f.root, 1, &block), 0);
+	assert_true(block < 599);
+	assert_int_equal(tree_enter(&p, a + KF_BT, ++now, &block), 0);
+	pool_block_unref(f.root, block);
+	tree_stats(f.tree, &stats);
+	assert_int_equal(stats.n_kept, 0);
+	tree_path_deinit(&p, ++now);
+	kf_deinit(&f);
+	assert_int_equal(start().n_entries, 0);
+	kf_deinit(&f);
+}
+
+/* Each bit of a record counts, but for those that are said not to. */
+static void test_record_bits(void **state)
+{
+	int32_t a[4] = { 1, 2, 3, 4 };
+	struct kept_record copy, *r;
+	const struct kept *k;
+	size_t n_good = 0;
+
+	start();
+	store("x", 1, a, 4);
+	k = pool_kept(f.pool);
+	r = kept_at(k, 0, 0);
+	for (size_t i = 0; i < 8 * sizeof(*r); i++) {
+		((uint8_t *)r)[i / 8] ^= (uint8_t)(1u << i % 8);
+		n_good += kept_get(k, 0, 0, 0, &copy);
+		((uint8_t *)r)[i / 8] ^= (uint8_t)(1u << i % 8);
+	}
+	assert_int_equal(n_good, 8 * (offsetof(struct kept_record, serial) - offsetof(struct kept_record, expires)));
+	assert_true(kept_get(k, 0, 0, 0, &copy));
+	/* Nor is it good anywhere else, or for another root. */
+	memcpy(kept_at(k, 0, 1), r, sizeof(*r));
+	memcpy(kept_at(k, 1, 0), r, sizeof(*r));
+	assert_false(kept_get(k, 0, 0, 1, &copy));
+	assert_false(kept_get(k, 0, 1, 0, &copy));
+	memset(kept_at(k, 0, 1), 0, sizeof(*r));
+	memset(kept_at(k, 1, 0), 0, sizeof(*r));
+	kf_deinit(&f);
+}
+
+/* A chunk's word that becomes the number of another root. */
+static void test_root_word(void **state)
+{
+	const uint64_t word = 2;
+	struct store_identity id = kf_identity(2);
+	int32_t a[8];
+
+	count_up(a, 8, 1);
+	start();
+	store("x", 1, a, 8);
+	assert_int_equal(kept_root_get(pool_kept(f.pool), &id, KF_BT, KF_BLOCK), 1);
+	kf_deinit(&f);
+	assert_int_equal(pwrite(f.index_fd, &word, sizeof(word), 266240), sizeof(word));
+	assert_int_equal(start().n_entries, 0);
+	assert_int_equal(f.found.n_blocks, 0);
+	assert_int_equal(f.found.n_damaged, 2);
+	kf_deinit(&f);
+}
+
 /* A root that somebody uses, or that has records, keeps its number; others give theirs. */
 static void test_roots(void **state)
 {
@@ -628,6 +722,14 @@ static void test_roots(void **state)
 	}
 	id = kf_identity(300);
 	assert_int_equal(kept_root_get(k, &id, KF_BT, KF_BLOCK), KEPT_NONE);
+	/* Of two users one goes. */
+	id = kf_identity(202);
+	first = kept_root_get(k, &id, KF_BT, KF_BLOCK);
+	kept_root_put(k, first);
+	id = kf_identity(300);
+	assert_int_equal(kept_root_get(k, &id, KF_BT, KF_BLOCK), KEPT_NONE);
+	kept_root_put(k, first);
+	assert_int_equal(kept_root_get(k, &id, KF_BT, KF_BLOCK), first);
 	id = kf_identity(201);
 	assert_int_equal(kept_root_get(k, &id, KF_BT, KF_BLOCK + 1), KEPT_NONE);
 	assert_int_equal(kept_root_get(k, &id, KF_BT + 1, KF_BLOCK), KEPT_NONE);
@@ -650,6 +752,9 @@ int main(void)
 		TEST(test_host),
 		TEST(test_terms),
 		TEST(test_small_blocks),
+		TEST(test_no_place),
+		TEST(test_record_bits),
+		TEST(test_root_word),
 		TEST(test_roots),
 	};
 

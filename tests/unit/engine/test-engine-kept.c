@@ -435,6 +435,8 @@ static void test_dormant_gives_way(void **state)
 	}
 	engine_stats(f.engine, &stats);
 	assert_int_equal(stats.kv_bytes_dormant, 0);
+	/* What came in its place is kept in its place. */
+	assert_int_equal(stats.blocks_kept, 8);
 	other = add_other(f.engine);
 	r.em = other;
 	r.id = 4;
