@@ -89,11 +89,6 @@ bool tree_verified(struct tree *t, struct tree_entry *e)
 	return false;
 }
 
-bool tree_verify_entry(struct tree *t, struct tree_entry *e)
-{
-	return tree_verified(t, e);
-}
-
 /* At most max of those that were not; returns how many. */
 static uint32_t verify_way(struct tree *t, struct tree_entry *e, const int32_t *tokens, uint32_t n, uint64_t now,
 			   uint32_t max)
@@ -135,6 +130,7 @@ struct adoption {
 	uint32_t n, max;
 	struct tree_entry **by_block;	/* [capacity] */
 	uint32_t n_vocab;
+	bool any_pins;
 	struct tree_adopted result;
 };
 
@@ -245,6 +241,8 @@ static bool adopt_below(struct adoption *a, struct tree_entry *parent, const str
 	if (parent->parent)
 		evict_withdraw(&t->evict, &parent->item);	/* on offer since a child was refused */
 	take_terms(e, r, now);
+	for (uint32_t i = 0; i < KEPT_PINS; i++)
+		a->any_pins |= r->pins[i] != 0;
 	e->kept = pool_block_record(t->config.root, block);
 	e->adopted = e->unverified = true;
 	t->n_unverified++;
@@ -297,7 +295,7 @@ static void finish(struct adoption *a, uint64_t now)
 		if (e)
 			tree_offer(t, e);
 	}
-	for (uint32_t i = 0; i < a->n; i++) {
+	for (uint32_t i = 0; a->any_pins && i < a->n; i++) {
 		struct tree_entry *e = a->by_block[a->candidates[i].block];
 
 		if (e)

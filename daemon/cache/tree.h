@@ -239,8 +239,6 @@ int tree_adopt(struct tree *t, uint32_t n_vocab, uint64_t now, struct tree_adopt
  * Verifies the first max blocks that a lookup would find and nobody has verified yet; returns how many those were.
  */
 uint32_t tree_verify(struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, uint32_t max);
-/* One that was found without a lookup may be used.  False: it was damaged, and is gone. */
-bool tree_verify_entry(struct tree *t, struct tree_entry *e);
 
 /* --- room --- */
 
