@@ -201,7 +201,8 @@ uint32_t kept_chunk_forget(struct kept *k, uint32_t chunk, kept_record_fn fn, vo
 	for (uint32_t i = 0; k->chunk_n[chunk] && i < n_records(k, root); i++) {
 		struct kept_record *r = kept_at(k, chunk, i);
 
-		if (!atomic_load(&r->commit) || (kept_get(k, root, chunk, i, &copy) && !fn(arg, &copy, k->root_bytes[root])))
+		if (!atomic_load(&r->commit) ||
+		    (kept_get(k, root, chunk, i, &copy) && !fn(arg, &copy, k->root_bytes[root])))
 			continue;
 		kept_clear(k, chunk, r);
 		n++;

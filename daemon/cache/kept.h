@@ -76,7 +76,7 @@ struct kept_root {
 struct kept_record {
 	_Atomic uint64_t commit;
 	uint64_t sum;			/* of what begins with `serial` */
-	_Atomic uint64_t expires, last_use;	/* as in evict.h: ns of the monotonic clock, which goes on until reboot */
+	_Atomic uint64_t expires, last_use;	/* as in evict.h: the monotonic clock goes on until reboot */
 	_Atomic uint32_t hits;
 	_Atomic int32_t priority;
 	_Atomic uint64_t pins[KEPT_PINS];	/* uid, and a check in the upper half; 0: none */
