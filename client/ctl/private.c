@@ -153,6 +153,7 @@ static void leave_service_manager(void)
 __attribute__((noreturn))
 static void become_daemon(const struct launch *l, int log_fd, int report)
 {
+	/* Two of them would be after the same directory. */
 	const char *const argv[] = { "kvd", "--model", l->model, "--socket", l->socket, "--idle-exit",
 				     IDLE_EXIT, "--disk", "off", NULL };
 	sigset_t none;

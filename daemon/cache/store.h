@@ -233,7 +233,7 @@ void store_wipe(struct store *s, struct store_root *root, struct store_wipe *w);
 struct store_expire {
 	struct store_request request;
 	uint64_t now;
-	uint64_t next;			/* result: when there is something again, `now` where there still is; STORE_NEVER */
+	uint64_t next;			/* result: when there will be something, `now`: still; STORE_NEVER */
 };
 void store_expire(struct store *s, struct store_expire *e);
 

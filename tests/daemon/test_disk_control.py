@@ -439,20 +439,20 @@ def test_ttl_survives(kept, directory):
     d = kept()
     with d.client() as c:
         ask(c, ids(1, 96), ttl_s=3)
-        ask(c, ids(2, 96), ttl_s=100)
-        on_disk(d, 12)
+        ask(c, ids(2, 96), ttl_s=1000)
+        d.until(lambda: figures(d)["disk_written"] == 12, "written")
     d.stop()
     d = kept()
     with d.client() as c:
-        left = [e["ttl_ns"] / 1e9 for e in c.cache_ls() if e["ttl_ns"] > 3e9]
-        assert len(left) == 6 and all(90 < t <= 100 for t in left)
+        left = [e["ttl_ns"] / 1e9 for e in c.cache_ls() if e["ttl_ns"] > 10e9]
+        assert len(left) == 6 and all(500 < t <= 1000 for t in left)
         d.until(lambda: len(c.cache_ls()) == 6, "expired")
         # It goes from the files, too, though nobody does anything.
         d.until(lambda: not holds(directory, ids(1, 96)[:16]), "gone")
         assert holds(directory, ids(2, 96)[:16])
         on_disk(d, 6)
-        assert cached(c, ids(1, 96), ttl_s=100) == 0
-        assert cached(c, ids(2, 96), ttl_s=100) == 80
+        assert cached(c, ids(1, 96), ttl_s=1000) == 0
+        assert cached(c, ids(2, 96), ttl_s=1000) == 80
 
 
 def test_pins_survive(kept):

@@ -13,9 +13,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <semaphore.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/engine/cache-control.h"
 #include "daemon/engine/disk-store.h"
 #include "tests/unit/engine/fake-model.h"
 #include "tests/unit/engine/fake-client.h"
@@ -289,6 +291,91 @@ static void test_damaged(void **state)
 	stop(&f);
 }
 
+/* --- what people ask meanwhile --- */
+
+static ssize_t slow_preadv(int fd, const struct iovec *iov, int n, off_t offset)
+{
+	usleep(3000);
+	return preadv(fd, iov, n, offset);
+}
+
+static ssize_t slow_pwritev(int fd, const struct iovec *iov, int n, off_t offset)
+{
+	usleep(3000);
+	return pwritev(fd, iov, n, offset);
+}
+
+static struct fixture start_slow(void)
+{
+	static struct store_io io;
+	struct store_config slow = { .dir = dir, .max_bytes = 64 * MIB, .io = &io };
+	struct engine_config config = config_default;
+
+	io = store_io_system;
+	io.preadv = slow_preadv;
+	io.pwritev = slow_pwritev;
+	assert_int_equal(store_new(&config.store, &slow, NULL), 0);
+	return start(&config);
+}
+
+struct asked {
+	struct cache_command command;	/* first */
+	sem_t done;
+};
+
+static void note_asked(struct cache_command *c)
+{
+	sem_post(&((struct asked *)c)->done);
+}
+
+static uint64_t wipe_cache(struct fixture *f)
+{
+	struct asked a = {
+		.command = { .op = CACHE_WIPE, .scope = { .uid = 1, .admin = true, .filter = "a" }, .done = note_asked },
+	};
+
+	sem_init(&a.done, 0, 0);
+	assert_int_equal(engine_cache(f->engine, &a.command), 0);
+	while (sem_wait(&a.done))
+		;
+	sem_destroy(&a.done);
+	assert_int_equal(a.command.result, 0);
+	return a.command.disk_entries;
+}
+
+/* Wiped at any moment of what a slow disk does: it does not come back, and the answer is right. */
+static void test_wiped(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 75, 2);
+
+	for (int i = 0; i < 16; i++) {
+		struct fixture f = start_disk(64 * MIB);
+		uint32_t n_released;
+
+		run(&f, &r);
+		stop(&f);
+		f = start_slow();
+		n_released = f.client->n_released;
+		submit(&f, &r);
+		usleep((unsigned)i * 1500);
+		wipe_cache(&f);
+		fake_client_wait_released(f.client, n_released + 1);
+		check_whole(&f, &r);
+		/* What it left since is what it computed since. */
+		wipe_cache(&f);
+		r.id = 1;
+		assert_int_equal(run(&f, &r), 75 + 1);
+		r.id = 0;
+		wipe_cache(&f);
+		assert_int_equal(wipe_cache(&f), 0);
+		stop(&f);
+		f = start_disk(64 * MIB);
+		assert_int_equal(run(&f, &r), 75 + 1);
+		wipe_cache(&f);
+		stop(&f);
+	}
+}
+
 /* --- the state directory --- */
 
 static char last_event[256];
@@ -379,6 +466,7 @@ int main(void)
 		TEST(test_cancelled),
 		TEST(test_model_goes),
 		TEST(test_damaged),
+		TEST(test_wiped),
 		TEST(test_state_dir),
 	};
 	int failed;
