@@ -76,6 +76,7 @@ struct engine_model {
 	struct tree *tree;		/* of the blocks that are kept */
 	struct store_root *disk;	/* NULL: none */
 	bool disk_tried, kept_tried;
+	bool kept_damage_told;
 	uint32_t n_disk_jobs;		/* in the store's hands */
 	struct disk_backlog *backlog;	/* what is still to be written; NULL: nothing yet */
 	struct kb_workspace *ws;
@@ -103,6 +104,8 @@ struct engine {
 	uint64_t step_delay_ns;
 	uint64_t number_key;		/* see cache-control.c */
 	struct engine_kept kept;
+	void (*kept_event)(void *arg, const char *text);
+	void *kept_event_arg;
 	pthread_t thread;
 	bool thread_started;
 

@@ -602,6 +602,8 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;
 	e->max_queue = config->max_queue ? config->max_queue : 1024;
 	e->no_cache = config->no_cache;
+	e->kept_event = config->kept_event;
+	e->kept_event_arg = config->kept_event_arg;
 	e->measures_mass = config->attention_mass && config->backend->ops->measures_mass;
 	e->step_delay_ns = config->step_delay_ns;
 	e->number_key = engine_random();

@@ -58,6 +58,9 @@ struct engine_config {
 	 * that nothing is kept.
 	 */
 	int kept_pool, kept_index;
+	/* On the engine's thread: a line for the log on what was kept and can't be used; NULL: nobody asks. */
+	void (*kept_event)(void *arg, const char *text);
+	void *kept_event_arg;
 	bool kv_memory_auto;		/* kv_memory is a suggestion: the kept pool's size, if that is more, wins */
 	bool no_cache;			/* recompute the whole sequence for every token: a baseline */
 	uint64_t step_delay_ns;		/* tests: sleep before each step */

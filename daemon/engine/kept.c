@@ -6,6 +6,9 @@
  * cold start.  The kept chunk size stays where it suits, and so does the size where none was asked for, so that as
  * much as possible is found again.
  */
+#include <stdarg.h>
+#include <stdio.h>
+
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
@@ -146,17 +149,36 @@ void engine_kept(const struct engine *e, struct engine_kept *out)
 
 /* --- models --- */
 
+__attribute__((format(printf, 2, 3)))
+static void tell(const struct engine *e, const char *fmt, ...)
+{
+	char text[256];
+	va_list ap;
+
+	if (!e->kept_event)
+		return;
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	e->kept_event(e->kept_event_arg, text);
+}
+
 static void adopt_model(struct engine *e, struct engine_model *em)
 {
 	struct store_identity *id = calloc(1, sizeof(*id));
-	struct tree_adopted adopted;
+	struct tree_adopted a = { 0 };
 
 	if (!id)
 		return;		/* nothing of it is kept, then */
 	engine_identify(e, em, id);
 	pool_root_keep(em->root, id);
 	free(id);
-	(void)tree_adopt(em->tree, em->n_vocab, clock_ns(), &adopted);
+	if (tree_adopt(em->tree, em->n_vocab, clock_ns(), &a))
+		tell(e, "%s: its cache in memory can't be taken over: out of memory", em->name);
+	else if (a.n_orphans || a.n_quota || a.n_bad)
+		tell(e, "%s: of its cache in memory %u blocks are taken over; dropped: "
+		     "%u after others that are not there, %u beyond their user's share, %u that contradict others",
+		     em->name, a.n_entries, a.n_orphans, a.n_quota, a.n_bad);
 }
 
 void engine_kept_adopt(struct engine *e)
@@ -175,6 +197,13 @@ void engine_kept_adopt(struct engine *e)
 bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now)
 {
 	uint32_t max = e->sched.n_active ? (uint32_t)MAX(VERIFY_BYTES / r->model->block_bytes, 1u) : UINT32_MAX;
+	uint32_t n = tree_verify(&r->path, r->tokens, engine_prefix_n_lookup(r), now, max);
+	struct tree_stats stats;
 
-	return tree_verify(&r->path, r->tokens, engine_prefix_n_lookup(r), now, max) == max;
+	tree_stats(r->model->tree, &stats);
+	if (stats.kept_damaged && !r->model->kept_damage_told) {
+		r->model->kept_damage_told = true;
+		tell(e, "%s: blocks of its cache in memory are damaged, and computed again", r->model->name);
+	}
+	return n == max;
 }

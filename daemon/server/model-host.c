@@ -96,6 +96,12 @@ static uint64_t default_kv_memory(const struct model *model, const struct kb_geo
 	return budget;
 }
 
+/* Also on the disk's thread and the engine's; a line is one write(2). */
+static void log_event(void *arg, const char *text)
+{
+	log_warning("%s", text);
+}
+
 /* What the engine has found is told, and what it uses now is left to the next process. */
 static void keep_memory(struct model_host *h, const struct engine *engine)
 {
@@ -131,6 +137,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.no_cache = h->config->no_cache,
 		.step_delay_ns = h->config->step_delay_ns,
 		.kv_memory_auto = !h->config->kv_memory,
+		.kept_event = log_event,
 	};
 	struct engine *engine;
 	int r;
@@ -139,7 +146,6 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		return 0;
 	model_geometry(model, KB_KV_F16, config.block_tokens, &geometry);
 	config.block_bytes = geometry.block_bytes;
-	config.kv_memory_auto = !config.kv_memory;
 	if (!config.kv_memory)
 		config.kv_memory = default_kv_memory(model, &geometry, config.block_tokens);
 	config.kept_pool = fdstore_take(h->fdstore, FDSTORE_POOL);
@@ -234,19 +240,13 @@ void model_host_unload(struct model_host *h, struct hosted_model *m)
 
 /* --- life --------------------------------------------------------------------------- */
 
-/* Also on the disk's thread; a line is one write(2). */
-static void log_disk(void *arg, const char *text)
-{
-	log_warning("%s", text);
-}
-
 static int open_store(struct model_host *h, struct diag *diag)
 {
 	const struct disk_store_config config = {
 		.state_dir = h->config->state_dir,
 		.named = h->config->state_dir_named,
 		.max_bytes = h->config->disk == SERVER_DISK_AUTO ? DISK_STORE_AUTO : h->config->disk,
-		.event = log_disk,
+		.event = log_event,
 	};
 	struct disk_store_stats stats;
 	int r;

@@ -42,12 +42,21 @@ static int setup(void **state)
 	return 0;
 }
 
+static char told[256];	/* the last event; on the engine's thread, read when it is idle */
+
+static void note_event(void *arg, const char *text)
+{
+	snprintf(told, sizeof(told), "%s", text);
+}
+
 static struct fixture start_kept(const struct engine_config *config)
 {
 	struct engine_config c = *config;
 	struct fixture f;
 	int pool, index;
 
+	told[0] = '\0';
+	c.kept_event = note_event;
 	c.kept_pool = kept_pool >= 0 ? dup(kept_pool) : -1;
 	c.kept_index = kept_index >= 0 ? dup(kept_index) : -1;
 	f = start(&c);
@@ -164,9 +173,11 @@ static void test_damaged(void **state)
 	engine_stats(f.engine, &stats);
 	assert_int_equal(stats.kept_damaged, 1);
 	stop(&f);
+	assert_non_null(strstr(told, "damaged"));
 	f = start_kept(&config_default);
 	assert_int_equal(run(&f, &r), 1 + 1);
 	stop(&f);
+	assert_string_equal(told, "");
 	/* The tail alone. */
 	flip(kept_pool, 4 * 512 * 1024, 1);
 	f = start_kept(&config_default);
@@ -630,6 +641,7 @@ static void test_uids(void **state)
 	/* The next process allows less. */
 	config.kept_pool = dup(kept_pool);
 	config.kept_index = dup(kept_index);
+	config.kept_event = note_event;
 	accounts = fake_accounts(UINT64_MAX, UINT64_MAX, 3 * 512 * 1024);
 	f = start_with(&config, accounts);
 	r = cached_request(0, 1, 30, 2);
@@ -637,6 +649,7 @@ static void test_uids(void **state)
 	assert_int_equal(run(&f, &r), 30 - 16 + 1);	/* no room to copy of the second */
 	assert_true(account_used(accounts, 1, ACCOUNT_KV) <= 3 * 512 * 1024);
 	stop(&f);
+	assert_non_null(strstr(told, "beyond their user's share"));
 }
 
 /* What was pinned is so after the restart: a flood does not wash it away. */
