@@ -30,6 +30,19 @@ struct tree_entry *tree_find(struct tree *t, uint64_t id)
 	return NULL;
 }
 
+struct tree_ref tree_find_child(const struct tree *t, struct tree_name name, struct tree_ref parent,
+				const int32_t *tokens, uint32_t n_tokens)
+{
+	const struct tree_ns *ns = tree_ns_find((struct tree *)t, name);
+	struct tree_entry *e = NULL;
+
+	if (ns && !parent.entry)
+		e = tree_child(t, &ns->root, tokens, n_tokens);
+	else if (ns && parent.entry->id == parent.id && parent.entry->ns == ns && !parent.entry->doomed)
+		e = tree_child(t, parent.entry, tokens, n_tokens);
+	return e && !e->pending && !e->doomed ? (struct tree_ref){ e, e->id } : (struct tree_ref){ 0 };
+}
+
 void tree_view(const struct tree *t, struct tree_entry *e, struct tree_view *v)
 {
 	*v = (struct tree_view){

@@ -285,6 +285,9 @@ void tree_drop(struct tree *t, struct tree_entry *e);
 void tree_wipe(struct tree *t, const struct tree_name *name);
 /* By id, or NULL.  Looks at all entries. */
 struct tree_entry *tree_find(struct tree *t, uint64_t id);
+/* What follows parent (its entry NULL: what begins a sequence of the namespace) with these tokens; or nothing. */
+struct tree_ref tree_find_child(const struct tree *t, struct tree_name name, struct tree_ref parent,
+				const int32_t *tokens, uint32_t n_tokens);
 
 enum tree_tier { TREE_TIER_POOL, TREE_TIER_HOST };
 

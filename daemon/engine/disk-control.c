@@ -14,10 +14,16 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
+struct pair {
+	uint64_t id;			/* on disk */
+	struct tree_ref ref;
+};
+
 /* What the tree has of what is on disk, by disk id. */
 struct known {
 	uint32_t n;
-	uint64_t *ids, *tree_ids;	/* [n] */
+	uint64_t *ids;			/* [n] */
+	struct tree_ref *refs;		/* [n] */
 };
 
 struct control {
@@ -37,15 +43,22 @@ struct control {
 	bool there[CACHE_PAGE_MAX];
 	uint32_t check_of[CACHE_PAGE_MAX];	/* the entry of the page */
 	struct store_view *views;
+	struct pair met[CACHE_PAGE_MAX];	/* the last ones that the tree turned out to have */
+	uint32_t n_met;
 	char name[STORE_NAME_MAX];
 };
+
+static void known_deinit(struct known *k)
+{
+	free(k->ids);
+	free(k->refs);
+}
 
 static void control_free(struct control *k)
 {
 	if (!k)
 		return;
-	free(k->known.ids);
-	free(k->known.tree_ids);
+	known_deinit(&k->known);
 	free(k->tokens);
 	free(k->views);
 	free(k);
@@ -65,10 +78,6 @@ static struct control *control_new(struct engine_model *em, struct cache_command
 
 /* --- the tree's own --- */
 
-struct pair {
-	uint64_t id, tree_id;
-};
-
 struct gather {
 	struct pair *pairs;
 	uint32_t n, max;
@@ -77,10 +86,10 @@ struct gather {
 static bool gather(void *arg, const struct tree_view *v)
 {
 	struct gather *g = arg;
-	uint64_t id = tree_disk_id((struct tree_ref){ v->entry, v->id });
+	struct tree_ref ref = { v->entry, v->id };
 
-	if (id && g->n < g->max)
-		g->pairs[g->n++] = (struct pair){ id, v->id };
+	if (tree_disk_id(ref) && g->n < g->max)
+		g->pairs[g->n++] = (struct pair){ tree_disk_id(ref), ref };
 	return true;
 }
 
@@ -101,21 +110,21 @@ static int known_init(struct known *k, const struct tree *t)
 	g.max = stats.n_entries + stats.n_stored;
 	pairs = g.pairs = calloc(MAX(g.max, 1u), sizeof(*pairs));
 	k->ids = calloc(MAX(g.max, 1u), sizeof(*k->ids));
-	k->tree_ids = calloc(MAX(g.max, 1u), sizeof(*k->tree_ids));
-	if (!pairs || !k->ids || !k->tree_ids)
+	k->refs = calloc(MAX(g.max, 1u), sizeof(*k->refs));
+	if (!pairs || !k->ids || !k->refs)
 		return -ENOMEM;
 	tree_walk(t, gather, &g);
 	qsort(pairs, g.n, sizeof(*pairs), by_id);
 	for (uint32_t i = 0; i < g.n; i++) {
 		k->ids[i] = pairs[i].id;
-		k->tree_ids[i] = pairs[i].tree_id;
+		k->refs[i] = pairs[i].ref;
 	}
 	k->n = g.n;
 	return 0;
 }
 
-/* 0: the tree has it not. */
-static uint64_t known_tree_id(const struct known *k, uint64_t id)
+/* Nothing: the tree has it not. */
+static struct tree_ref known_find(const struct known *k, uint64_t id)
 {
 	uint32_t low = 0, high = k->n;
 
@@ -127,7 +136,7 @@ static uint64_t known_tree_id(const struct known *k, uint64_t id)
 		else
 			high = middle;
 	}
-	return low < k->n && k->ids[low] == id ? k->tree_ids[low] : 0;
+	return low < k->n && k->ids[low] == id ? k->refs[low] : (struct tree_ref){ 0 };
 }
 
 /* --- removal --- */
@@ -252,9 +261,9 @@ static struct tree_name name_of(const struct store_view *v)
 static uint64_t number_of(const struct control *k, uint64_t id)
 {
 	const struct engine *e = k->model->engine;
-	uint64_t tree_id = known_tree_id(&k->known, id);
+	struct tree_ref ref = known_find(&k->known, id);
 
-	return cache_number(e, tree_id ? tree_id : id);
+	return cache_number(e, ref.entry ? ref.id : id);
 }
 
 static bool pinned_by(const struct store_view *v, uid_t uid)
@@ -277,7 +286,7 @@ static void describe(const struct control *k, const struct store_view *v, struct
 		.uid = v->uid,
 		.n_tokens = v->n_tokens,
 		.first = v->first,
-		.joined = v->joined && !known_tree_id(&k->known, v->parent),
+		.joined = v->joined && !known_find(&k->known, v->parent).entry,
 		.bytes = k->model->block_bytes,
 		.tier = "disk",
 		.n_pins = told ? v->n_pins : pinned,
@@ -305,10 +314,47 @@ static enum store_want wants(const void *arg, const struct store_name *name)
 	return n.n >= 4 && !memcmp(n.bytes, "uid:", 4) ? STORE_WANT_NONE : STORE_WANT_OWN;
 }
 
+/*
+ * What an earlier process has left in memory is in the tree without its id on disk until it is used: the tree has got
+ * it all the same.
+ */
+static struct tree_ref find_in_tree(const struct control *k, const struct store_view *v)
+{
+	struct tree_ref parent = { 0 }, ref;
+
+	if (v->parent) {
+		parent = known_find(&k->known, v->parent);
+		for (uint32_t i = 0; !parent.entry && i < MIN(k->n_met, CACHE_PAGE_MAX); i++)
+			if (k->met[i].id == v->parent)
+				parent = k->met[i].ref;
+		if (!parent.entry)
+			return parent;
+	}
+	ref = tree_find_child(k->model->tree, name_of(v), parent, v->tokens, v->n_tokens);
+	if (ref.entry && !tree_disk_id(ref))
+		tree_set_disk_id(ref, v->id);
+	return ref;
+}
+
+static void add_views(struct control *k)
+{
+	struct cache_command *c = k->command;
+
+	for (uint32_t i = 0; i < k->list.n; i++) {
+		struct tree_ref ref = find_in_tree(k, &k->views[i]);
+
+		if (ref.entry)
+			k->met[k->n_met++ % CACHE_PAGE_MAX] = (struct pair){ k->views[i].id, ref };
+		else
+			describe(k, &k->views[i], &c->entries[c->n++]);
+	}
+}
+
 static void list_done(struct store_request *request)
 {
 	struct control *k = (struct control *)request;
 	struct cache_command *c = k->command;
+	bool more = k->list.n && k->list.n == k->list.max;
 
 	for (uint32_t i = 0; i < k->list.n_check; i++) {
 		struct cache_entry *entry = &c->entries[k->check_of[i]];
@@ -316,8 +362,15 @@ static void list_done(struct store_request *request)
 		if (k->there[i])
 			entry->tier = entry->tier[0] == 'h' ? "host+disk" : "memory+disk";
 	}
-	for (uint32_t i = 0; i < k->list.n; i++)
-		describe(k, &k->views[i], &c->entries[c->n++]);
+	add_views(k);
+	/* Some of them were known after all. */
+	if (more && c->n < CACHE_PAGE_MAX) {
+		k->list.after = k->views[k->list.n - 1].id;
+		k->list.max = CACHE_PAGE_MAX - c->n;
+		k->list.n_check = 0;
+		store_list(k->model->disk, &k->list);
+		return;
+	}
 	c->next = c->n == CACHE_PAGE_MAX ? c->entries[c->n - 1].number : 0;
 	k->model->n_disk_jobs--;
 	control_free(k);
@@ -440,11 +493,12 @@ static void show_done(struct store_request *request)
 uint64_t engine_disk_tree_id(const struct engine_model *em, uint64_t id)
 {
 	struct known known = { 0 };
-	uint64_t tree_id = known_init(&known, em->tree) ? 0 : known_tree_id(&known, id);
+	struct tree_ref ref = { 0 };
 
-	free(known.ids);
-	free(known.tree_ids);
-	return tree_id;
+	if (!known_init(&known, em->tree))
+		ref = known_find(&known, id);
+	known_deinit(&known);
+	return ref.entry ? ref.id : 0;
 }
 
 int engine_disk_on_entry(struct engine_model *em, struct cache_command *c)

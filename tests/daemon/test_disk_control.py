@@ -12,6 +12,7 @@ import kvdclient as k
 import pytest
 from conftest import BUILD, make_tiny
 from test_cache_control import UIDS, as_user, needs_root
+from test_restart import managers  # noqa: F401  (a fixture)
 
 BLOCK = 16
 
@@ -510,3 +511,23 @@ def test_unpin_on_disk(kept):
             c.call(k.CACHE_UNPIN, {"entry": entry})
         c.call(k.CACHE_PIN, {"entry": entry})
         d.until(lambda: [e["entry"] for e in c.cache_ls() if e["pinned"]] == [entry], "pinned")
+
+
+def test_what_is_kept_in_memory_is_told_once(managers, model, directory):
+    """After a restart that kept the memory the tree does not know what of it is on disk, until somebody looks."""
+    m = managers("--model", model, "--kv-memory", "16M", "--threads", "1", "--block-tokens", BLOCK,
+                 "--state-dir", directory / "state", "--disk", "64M")
+    d = m.start()
+    with d.client() as c:
+        for i in range(3):
+            ask(c, ids(i, 1600))
+        on_disk(d, 300)
+        assert tiers(c.cache_ls()) == ["memory+disk"] * 300
+        assert c.call(k.CACHE_DROP, {"entry": c.cache_ls()[100]["entry"]})["disk_entries"] == 100
+    d = m.restart()
+    with d.client() as c:
+        entries = c.cache_ls()
+        assert len(entries) == len({e["entry"] for e in entries}) == 200
+        assert tiers(c.cache_ls()) == ["memory+disk"] * 200
+        assert c.call(k.CACHE_DROP, {"entry": entries[0]["entry"]})["disk_entries"] == 100
+        assert blocks(d) == 100
