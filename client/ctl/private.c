@@ -142,8 +142,8 @@ static void find_daemon(char *buf, size_t n)
 /* It is no service, even where kvctl is run by one: what its manager keeps, and passes, is not for it. */
 static void leave_service_manager(void)
 {
-	static const char *const names[] = { "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID", "LISTEN_FDS",
-					     "LISTEN_FDNAMES" };
+	static const char *const names[] = { "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC", "LISTEN_PID",
+					     "LISTEN_FDS", "LISTEN_FDNAMES" };
 
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		unsetenv(names[i]);
