@@ -156,7 +156,7 @@ def test_random_real(managers, judge_of, variable):
         n_vocab = c.call(k.MODELS)["models"][0]["n_vocab"]
     for turn in range(10 if LONG else 2):
         with d.client() as c:
-            n_cached += random_requests(d, judge, SEED + turn // 2, n_vocab, 14 if LONG else 4, 900 if LONG else 80,
+            n_cached += random_requests(d, judge, SEED + turn // 2, n_vocab, 12 if LONG else 4, 400 if LONG else 80,
                                         c.tokenize, longest=12 if LONG else 4)
             ids = c.tokenize(prefix.words(rng, 200 if LONG else 40))
         assert ask(d, judge, ids) < len(ids) - 1
