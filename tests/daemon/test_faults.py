@@ -6,6 +6,7 @@ start, each time in words.  It may not crash, hang, leak, or answer wrongly,
 and afterwards it serves as before.
 """
 import random
+import tempfile
 import threading
 import time
 
@@ -107,6 +108,7 @@ class Scenario:
         yield "generate on it", lambda: self.answer(c, PROMPT, n=6, ignore_eos=True, model=name)
         yield "prompt", lambda: self.answer(c, PROMPT, n=0, prompt_logprobs=1)
         yield "cache", lambda: self.cached(c, f"key-{threading.get_ident()}")
+        yield "share", lambda: self.shared(c, f"key-{threading.get_ident()}")
         yield "unload", lambda: c.call(k.UNLOAD, {"model": name}) and None
 
     @staticmethod
@@ -143,6 +145,22 @@ class Scenario:
         if shown["n_path"] != dropped["n_entries"]:
             raise k.Refused({"code": 10})
         return shown["text"], dropped["n_tokens"], c.cache_ls(namespace=f"own/{key}")
+
+    def shared(self, c, key):
+        """Out of one key and into another; what is less than all is as good as refused."""
+        for name in (key, key + "-2"):
+            c.call(k.CACHE_WIPE, {"namespace": f"own/{name}"})
+        self.check(c.generate(PROMPT, n=0, cache_key=key, timeout=30 * PATIENCE))
+        n = len(c.cache_ls(namespace=f"own/{key}"))
+        with tempfile.TemporaryFile() as f:
+            sent = c.share(k.CACHE_EXPORT, f.fileno(), namespace=f"own/{key}")
+            f.seek(0)
+            got = c.share(k.CACHE_IMPORT, f.fileno(), cache_key=key + "-2")
+        verified = c.call(k.CACHE_VERIFY, {"namespace": f"own/{key}-2", "count": 2**32 - 1})
+        assert verified["n_differ"] == 0, verified
+        if not n == sent["n_entries"] == got["n_entries"] == verified["n_entries"] or got["code"]:
+            raise k.Refused({"code": 10})
+        return got["n_tokens"]
 
     def many(self, c):
         rids = [c.submit(f"{i} " + PROMPT, n=8, ignore_eos=True) for i in range(6)]
