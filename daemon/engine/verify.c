@@ -5,8 +5,8 @@
  * An entry is chosen at random, and all from the beginning of its prompt to it is computed, in order, outside of any
  * request, but for what was compared on another path just before.  Each block is computed into one that is free, and
  * compared; only then do those after it see the stored one in its place, which has the same bits: so nothing is taken
- * from the cache that was not computed, and a path in the pool takes a few blocks, however long it is.  What is stored in
- * the host tier is decoded and compared, and its computed block stays until the path is done.
+ * from the cache that was not computed, and a path in the pool takes a few blocks, however long it is.  What is stored
+ * in the host tier is decoded and compared, and its computed block stays until the path is done.
  */
 #include <stdlib.h>
 #include <time.h>

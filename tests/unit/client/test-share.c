@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Export, import and verification by libkvd: descriptors and members arrive, progress is told, giving up is answered. */
+/* Export, import, verification by libkvd: descriptors and members arrive, progress is told, giving up is answered. */
 #include "tests/unit/client/fake-daemon.h"
 
 #include <fcntl.h>
@@ -44,8 +44,8 @@ static void answer_all(struct fake *f)
 	});
 	FAKE_EXPECT(f, fake_expect(f, KVD_MSG_CACHE_VERIFY) && f->msg->cache_verify.count == UINT32_MAX);
 	fake_send(f, KVD_MSG_CACHE_VERIFIED, &(struct msg_cache_verified){
-		.id = f->msg->cache_verify.id, .n_entries = 1, .n_tokens = 2, .bytes = 3, .n_differ = 4, .compute_ns = 5,
-		.message = "the first",
+		.id = f->msg->cache_verify.id, .n_entries = 1, .n_tokens = 2, .bytes = 3, .n_differ = 4,
+		.compute_ns = 5, .message = "the first",
 	});
 	fd = receive_with_fd(f);
 	FAKE_EXPECT(f, fd >= 0);
