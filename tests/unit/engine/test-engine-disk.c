@@ -331,7 +331,8 @@ static void note_asked(struct cache_command *c)
 static uint64_t wipe_cache(struct fixture *f)
 {
 	struct asked a = {
-		.command = { .op = CACHE_WIPE, .scope = { .uid = 1, .admin = true, .filter = "a" }, .done = note_asked },
+		.command = { .op = CACHE_WIPE, .scope = { .uid = 1, .admin = true, .filter = "a" },
+			     .done = note_asked },
 	};
 
 	sem_init(&a.done, 0, 0);
