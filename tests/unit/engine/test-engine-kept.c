@@ -185,6 +185,40 @@ static void test_damaged(void **state)
 	stop(&f);
 }
 
+/* Beside another that runs, large blocks are verified a few in each round. */
+static void test_rounds(void **state)
+{
+	struct fake_request r = cached_request(0, 1, 75, 2), other = make_request(1, 2, 9, 30);
+	struct engine_config config = config_default;
+	struct engine_stats stats;
+	struct fixture f;
+
+	fake_model.block_bytes = 40 << 20;	/* two at once */
+	config.block_bytes = 40 << 20;
+	config.kv_memory = 400 * MIB;
+	f = start_kept(&config);
+	run(&f, &r);
+	stop(&f);
+	f = start_kept(&config);
+	fake.n_allowed = 0;
+	submit(&f, &other);
+	fake_wait_step(1);
+	submit(&f, &r);
+	fake_allow(1);
+	fake_wait_step(2);
+	fake_allow(1);
+	fake_wait_step(3);
+	engine_stats(f.engine, &stats);
+	assert_in_range(stats.kept_verified, 2, 4);
+	fake_allow(UINT64_MAX);
+	fake_client_wait_released(f.client, 2);
+	check_whole(&f, &r);
+	check_whole(&f, &other);
+	assert_int_equal(f.client->results[0].n_cached, 74);
+	stop(&f);
+	fake_model.block_bytes = 0;
+}
+
 #define N_PROMPTS 6
 
 /* Prompts that share beginnings in different ways. */
@@ -801,6 +835,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		TEST(test_survives),
 		TEST(test_damaged),
+		TEST(test_rounds),
 		TEST(test_flips),
 		TEST(test_killed),
 		TEST(test_sizes),
