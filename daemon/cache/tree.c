@@ -513,7 +513,6 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 	if (pending)
 		out->n_pending = pending->first + pending->n_tokens - end;
 	last = t->stats.n_stored ? descend_stored(t, e, tokens, n - 1, now) : e;
-	out->last_adopted = last->adopted;
 	if (last->parent)
 		out->last = (struct tree_ref){ last, last->id };
 	out->n_stored = (last->first + last->n_tokens - end) / t->block_tokens;

@@ -156,7 +156,6 @@ struct tree_peek {
 	uint32_t n_evictable;		/* entries that could be evicted now, and not once the path holds them */
 	uint32_t n_unverified;		/* of the whole blocks found: tree_verify() */
 	struct tree_ref last;		/* the deepest whole block, stored ones included; the root: nothing */
-	bool last_adopted;		/* tree_adopt() had it */
 };
 void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uint64_t now, struct tree_peek *out);
 /* The next path that is not to wait any more, or NULL: first those who began first to wait for an entry. */

@@ -60,9 +60,10 @@ struct disk_job {
 	struct engine_model *model;
 	struct engine_request *request;	/* NULL: it has ended */
 	char *name;
-	int32_t *tokens;		/* [n_tokens] from position first_block * block_tokens on */
+	int32_t *tokens;		/* [n_tokens] the sequence's first */
 	struct store_found *found;
-	uint32_t first_block, n_found;
+	uint32_t n_found;
+	uint32_t n_there;		/* of them in the tree when the reads began */
 	uint32_t next, end, n_busy;	/* of those found: to be read next, at the end of the reads, being read */
 	uint32_t n_read;		/* the first so many are there */
 	bool answered;
@@ -400,7 +401,7 @@ static void job_free(struct disk_job *j)
 	free(j);
 }
 
-static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint32_t first_block, uint32_t n_tokens)
+static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint32_t n_tokens)
 {
 	uint32_t block_tokens = r->model->block_tokens;
 	struct disk_job *j = calloc(1, sizeof(*j));
@@ -410,7 +411,6 @@ static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint
 	j->engine = e;
 	j->model = r->model;
 	j->request = r;
-	j->first_block = first_block;
 	j->name = strdup(r->ns);
 	j->tokens = calloc(n_tokens, sizeof(*j->tokens));
 	j->found = calloc(n_tokens / block_tokens, sizeof(*j->found));
@@ -418,7 +418,7 @@ static struct disk_job *job_new(struct engine *e, struct engine_request *r, uint
 		job_free(j);
 		return NULL;
 	}
-	memcpy(j->tokens, r->tokens + (size_t)first_block * block_tokens, n_tokens * sizeof(*j->tokens));
+	memcpy(j->tokens, r->tokens, n_tokens * sizeof(*j->tokens));
 	return j;
 }
 
@@ -444,28 +444,26 @@ static void lookup_done(struct store_request *request)
 bool engine_disk_ask(struct engine *e, struct engine_request *r, const struct tree_peek *peek)
 {
 	uint32_t block_tokens = r->model->block_tokens, n = engine_prefix_n_lookup(r);
-	uint32_t first = (peek->n_tokens - peek->n_tail) / block_tokens + peek->n_stored;
-	uint64_t parent = tree_disk_id(peek->last), now = clock_real_ns();
-	/* Blocks of an earlier process that were not used yet have no id: the disk is asked for them, too. */
-	uint32_t n_known = !parent && peek->last_adopted ? first : 0;
+	uint32_t n_there = (peek->n_tokens - peek->n_tail) / block_tokens + peek->n_stored;
+	uint64_t now = clock_real_ns();
 	struct disk_job *j;
 
 	if (!r->model->disk || !r->path.tree || r->disk_asked)
 		return false;
-	if (parent && !r->disk_touched)
-		touch(r, peek->last, expiry_of(r, now));
-	if (n <= (first + 1) * block_tokens || (first && !parent && !n_known))
+	if (n <= (n_there + 1) * block_tokens) {
+		if (tree_disk_id(peek->last) && !r->disk_touched)
+			touch(r, peek->last, expiry_of(r, now));
 		return false;
+	}
 	r->disk_asked = true;
-	first -= n_known;
-	n = (n - 1 - first * block_tokens) / block_tokens * block_tokens;
-	j = job_new(e, r, first, n);
+	/* From the beginning: what the tree has may have no id yet, or one under which it is still to be written. */
+	n = (n - 1) / block_tokens * block_tokens;
+	j = job_new(e, r, n);
 	if (!j)
 		return false;
 	j->lookup = (struct store_lookup){
 		.request.done = lookup_done,
 		.name = { j->name, (uint32_t)strlen(j->name) },
-		.parent = parent,
 		.tokens = j->tokens,
 		.n_tokens = n,
 		.now = now,
@@ -498,17 +496,16 @@ static void note_read(struct engine_request *r, uint32_t i, const struct store_f
 static void reads_end(struct disk_job *j)
 {
 	struct engine_request *r = j->request;
-	uint32_t first = j->first_block, block_tokens = j->model->block_tokens;
 
 	r->disk_job = NULL;
-	r->seq.n_computed = (first + j->n_read) * block_tokens;
+	r->seq.n_computed = j->n_read * j->model->block_tokens;
 	if (!r->n_generated && !r->n_preempted)
 		r->n_cached = MAX(r->n_cached, r->seq.n_computed);
 	if (r->n_cached + 1 == engine_prefix_n_lookup(r) && r->n_cached + 1 == r->n_prompt)
 		r->miss = SINK_MISS_NONE;
 	engine_prefix_enter(r);
-	for (uint32_t i = first; !j->wiped && i < MIN(tree_path_n_blocks(&r->path), first + j->n_read); i++)
-		note_read(r, i, &j->found[i - first]);
+	for (uint32_t i = j->n_there; !j->wiped && i < MIN(tree_path_n_blocks(&r->path), j->n_read); i++)
+		note_read(r, i, &j->found[i]);
 	scheduler_ready(&j->engine->sched, &r->seq);
 }
 
@@ -542,7 +539,7 @@ static void start_read(struct disk_job *j, struct disk_read *read)
 	struct engine_model *em = j->model;
 	uint32_t i = j->next++;
 
-	*read = (struct disk_read){ .job = j, .i = i, .block = j->request->blocks[j->first_block + i], .busy = true };
+	*read = (struct disk_read){ .job = j, .i = i, .block = j->request->blocks[i], .busy = true };
 	read->read = (struct store_read){
 		.request.done = read_done,
 		.name = j->lookup.name,
@@ -550,7 +547,7 @@ static void start_read(struct disk_job *j, struct disk_read *read)
 		.parent = i ? j->found[i - 1].id : j->lookup.parent,
 		.tokens = j->tokens + (size_t)i * em->block_tokens,
 		.n_tokens = em->block_tokens,
-		.first = (j->first_block + i) * em->block_tokens,
+		.first = i * em->block_tokens,
 		.block = memory_of(em, read->block),
 	};
 	pool_block_ref(em->root, read->block);
@@ -572,14 +569,16 @@ bool engine_disk_read(struct engine *e, struct engine_request *r)
 
 	if (!j || !j->answered)
 		return false;
-	if (depth < j->first_block || depth - j->first_block >= j->n_found) {
-		/* Nothing is there, or the tree has it all by now, or less than it had. */
+	for (uint32_t i = 0; !j->wiped && i < MIN(depth, j->n_found); i++)
+		tree_set_disk_id(tree_path_ref(&r->path, i), j->found[i].id);
+	if (depth >= j->n_found) {
+		/* Nothing is there, or the tree has it all by now. */
 		r->disk_job = NULL;
 		job_free(j);
 		return false;
 	}
-	/* What others have brought meanwhile is not read. */
-	j->next = j->n_read = depth - j->first_block;
+	/* What is in the tree is not read. */
+	j->next = j->n_read = j->n_there = depth;
 	j->end = j->n_found;
 	r->model->n_disk_jobs++;
 	scheduler_hold(&e->sched, &r->seq);

@@ -135,7 +135,7 @@ def test_real(judge, restarts, variable):
     d = restarts([path], 32 if variable == MODELS[0] else 16, "--ctx", 4096, "--disk", "1G", "--kv-memory", "64M",
                  seed=SEED)
     n_vocab = j.client.call(k.MODELS)["models"][0]["n_vocab"]
-    random_restarts(d, j, n_vocab, 112 if LONG else 17, 700 if LONG else 60, j.client.tokenize,
+    random_restarts(d, j, n_vocab, 112 if LONG else 17, 300 if LONG else 60, j.client.tokenize,
                     "small pool" if LONG else "roomy", 6 if LONG else 3)
 
 

@@ -83,7 +83,6 @@ class Cycles:
         self.asked = []         # (which model, ids) of the cycle before
         self.n_found = self.n_must = self.n_must_known = 0
         self.ways = []
-        self.strict = True
 
     def find_again(self, d):
         """What was committed is found: of some prompts, each asked for the first time since the start."""
@@ -94,8 +93,7 @@ class Cycles:
                 assert not r.error, r.error
                 self.judges[which].right(ids, r, self.ways[-1:])
                 want = self.must.found(ids, BLOCK) if self.must else 0
-                if self.strict:
-                    assert r.usage["cached"] >= want, f"after {self.ways[-1:]}: {want} were stored: {r.usage}"
+                assert r.usage["cached"] >= want, f"after {self.ways[-1:]}: {want} were stored: {r.usage}"
                 self.n_must += want
                 self.n_found += r.usage["cached"]
 
@@ -167,20 +165,18 @@ def test_killed_and_damaged(cycles):
 
 
 def test_kept_memory_damaged(cycles, directory):
-    """The same where memory is kept, too: what is damaged there is not served, and most of what is on disk is found."""
+    """The same where memory is kept, too: what is damaged there is not served, and what is on disk is found."""
     service = Manager(directory)
     try:
         c = cycles("--kv-memory", "6M", "--disk", "256M", service=service)
         harm = HarmBoth(c.state, SEED, service)
-        # What memory seemed to have, and turned out to be damaged, is computed, not read from disk.
-        c.strict = False
         try:
             for _ in range(N_CYCLES):
                 c.one(harm)
         finally:
             print(c.ways)
             harm.close()
-        assert c.n_must > 0 and c.n_found > 0.7 * c.n_must and service.names()
+        assert c.n_must > 0 and service.names()
     finally:
         service.close()
 

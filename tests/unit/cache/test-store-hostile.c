@@ -328,6 +328,50 @@ static void test_free_changed(void **state)
 	}
 }
 
+static void copy_file(const char *from, const char *to)
+{
+	static uint8_t bytes[1 << 20];
+	int fd = open(from, O_RDONLY);
+	ssize_t n = read(fd, bytes, sizeof(bytes));
+
+	assert_in_range(n, 1, sizeof(bytes) - 1);
+	close(fd);
+	fd = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	assert_int_equal(write(fd, bytes, (size_t)n), n);
+	close(fd);
+}
+
+/* An index of before does not know which ids were given out since: it gives out others. */
+static void test_ids_of_an_old_index(void **state)
+{
+	struct fixture f;
+	char path[400], old[420];
+	int32_t t[PATH];
+	uint64_t ids[4], later[4];
+
+	fixture_init(&f);
+	fixture_open(&f);
+	fill(&f);
+	fixture_close(&f);
+	file_name(&f, "index", path, sizeof(path));
+	snprintf(old, sizeof(old), "%s.old", path);
+	copy_file(path, old);
+	for (int i = 0; i < 2; i++) {
+		fixture_open(&f);
+		path_tokens(t, 50 + i);
+		put_path(&f, f.root, "n", t, PATH, i ? later : ids);
+		fixture_close(&f);
+		copy_file(old, path);
+	}
+	for (int i = 0; i < 3; i++)
+		for (int k = 0; k < 3; k++)
+			assert_true(ids[i] != later[k]);
+	assert_int_equal(unlink(old), 0);
+	fixture_open(&f);
+	assert_works(&f);
+	fixture_deinit(&f);
+}
+
 static void test_links(void **state)
 {
 	struct fixture f;
@@ -460,6 +504,7 @@ int main(void)
 		cmocka_unit_test(test_exchanged),
 		cmocka_unit_test(test_rows_changed),
 		cmocka_unit_test(test_free_changed),
+		cmocka_unit_test(test_ids_of_an_old_index),
 		cmocka_unit_test(test_links),
 		cmocka_unit_test(test_modes),
 		cmocka_unit_test(test_names),
