@@ -19,14 +19,15 @@
 #define THROUGH 65536u		/* as much as a pipe takes without being asked */
 
 /*
- * In user space somebody would keep us waiting; and what the kernel does with a write to one of its own files may depend
- * on who writes, not on who opened it.
+ * In user space somebody would keep us waiting; and what the kernel does with a write to one of its own files may
+ * depend on who writes, not on who opened it.
  */
 static bool is_place_for_files(long type)
 {
 	static const long others[] = {
 		FUSE_SUPER_MAGIC, PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
-		DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC, SELINUX_MAGIC, SMACK_MAGIC,
+		DEBUGFS_MAGIC, TRACEFS_MAGIC, SECURITYFS_MAGIC, BPF_FS_MAGIC, EFIVARFS_MAGIC,
+		SELINUX_MAGIC, SMACK_MAGIC,
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(others); i++)

@@ -161,7 +161,9 @@ int workers_start(struct workers *w, unsigned n, const char *name)
 	if (n > MAX_THREADS)
 		n = MAX_THREADS;
 	pthread_mutex_lock(&w->lock);
-	w->name = name;
+	/* Those that run read it. */
+	if (!w->n_threads)
+		w->name = name;
 	while (w->n_threads < n) {
 		struct worker *t = &w->threads[w->n_threads];
 

@@ -44,7 +44,7 @@ int workers_submit(struct workers *w, struct job *job);
 /* Loop thread: done() comes soon without run(), if no worker has taken the job yet. */
 void workers_drop(struct workers *w, struct job *job);
 
-/* Starts n threads of that name.  0 or -errno (then no thread runs). */
+/* Starts threads until there are n; the first ones' name is theirs all.  0 or -errno (then no thread runs). */
 int workers_start(struct workers *w, unsigned n, const char *name);
 
 /* Drops what is queued, waits for what runs, joins the threads.  The last
