@@ -265,7 +265,7 @@ static int ordered_fdatasync(int fd)
 	return fdatasync(fd);
 }
 
-/* What is committed is on the medium, also if the power fails: slots are synced, and after that the log gets the rows. */
+/* What is committed is there also if the power fails: slots are synced, and after that the log gets the rows. */
 static void test_synced_before_commit(void **state)
 {
 	static const struct store_io io = {
