@@ -166,16 +166,18 @@ static int write_entry(struct disk_root *r, struct store_write *w, enum store_re
 	struct index_row parent, row;
 	int err = disk_begin(r, 0);
 
-	if (!err)
-		err = parent_of(r, w, &parent);
+	if (err)
+		return err;
+	err = parent_of(r, w, &parent);
 	if (err == INDEX_E_NONE) {
 		r->disk->stats.dropped_parent++;
 		*result = STORE_ORPHAN;
 		return 0;
 	}
-	if (!err)
-		err = index_child(r->index, parent.id, w->tokens, w->n_tokens, &row);
-	if (err < 0)
+	if (err)
+		return err;
+	err = index_child(r->index, parent.id, w->tokens, w->n_tokens, &row);
+	if (err && err != INDEX_E_NONE)
 		return err;
 	r->disk->use++;
 	if (!err && row.slot != INDEX_NO_SLOT) {
@@ -578,7 +580,7 @@ static bool begins_with(const void *name, uint32_t n, const struct store_name *t
 /* Names that begin alike follow each other. */
 static int wipe_below(struct disk_root *r, const struct store_name *top, struct store_removed *removed)
 {
-	uint8_t name[STORE_NAME_MAX];
+	uint8_t name[STORE_NAME_MAX] = { 0 };
 	uint32_t n = top->n;
 	int64_t id;
 	int err = 0;

@@ -523,7 +523,7 @@ void tree_peek(const struct tree_path *p, const int32_t *tokens, uint32_t n, uin
 	out->n_tokens = end + partial.n;
 	if (partial.n)
 		out->n_evictable += !partial.best->n_locks && !partial.best->stored;
-	for (const struct tree_entry *f = e; t->n_unverified && f != p->at; f = f->parent)
+	for (const struct tree_entry *f = e; t->n_unverified && f->parent && f != p->at; f = f->parent)
 		out->n_unverified += f->unverified;
 	for (; e->parent && !e->n_locks; e = e->parent)
 		out->n_evictable++;

@@ -193,6 +193,7 @@ static int list(const struct engine *e, struct cache_command *c)
 	uint64_t now = clock_ns();
 
 	c->block_tokens = c->model->block_tokens;
+	c->n = 0;
 	if (!cache_is_on_disk(c->after))
 		c->n = tree_list(c->model->tree, cache_id(e, c->after), cache_sees, &c->scope, views, CACHE_PAGE_MAX);
 	for (uint32_t i = 0; i < c->n; i++)
