@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/cache/store-index.h"
+#include "daemon/cache/store-index-private.h"
 
 #include <errno.h>
-#include <sqlite3.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,20 +12,7 @@
 #define INDEX_VERSION 2
 #define INDEX_APPLICATION 0x6b766443
 
-_Static_assert(sizeof(struct index_row) == 8 * 8 + 4 * 6 + 4 * STORE_TOKENS_MAX, "hashed: no padding");
 _Static_assert(sizeof(struct index_state) == 64, "hashed: no padding");
-
-enum statement {
-	BEGIN, COMMIT, ROLLBACK,
-	STATE, STATE_SET,
-	NS, NS_ADD, NS_REMOVE, NS_NEXT, NS_NAME,
-	GET, CHILD, CHILDREN, BY_SLOT, LAST_OF, NEXT, NEXT_OF, EXPIRED, LOWEST,
-	INSERT, UPDATE, DELETE,
-	FREE_TAKE, FREE_PUT, FREE_REMOVE,
-	PIN_ADD, PIN_REMOVE, PIN_NEXT,
-	OWNER_NEXT, OWNER_SET, OWNER_REMOVE, N_BELOW,
-	N_STATEMENTS
-};
 
 #define COLUMNS "id, parent, ns, hash, first, uid, created, expires, rank, slot, children, pins,"\
 		" priority, tokens, sum"
@@ -103,15 +89,6 @@ static const char settings[] =
 	"PRAGMA temp_store = MEMORY; PRAGMA cache_size = -4096;"
 	"PRAGMA synchronous = FULL; PRAGMA wal_autocheckpoint = 0; PRAGMA journal_size_limit = 262144;";
 
-struct index {
-	sqlite3 *db;
-	sqlite3_stmt *statements[N_STATEMENTS];
-	uint64_t sum_seed, hash_mask;
-	int64_t seed;
-	uint32_t log_pages;
-	uint64_t bytes_moved;		/* by checkpoints */
-};
-
 /* --- errors --- */
 
 static int error_of(sqlite3 *db, int code)
@@ -146,8 +123,7 @@ static int error_of(sqlite3 *db, int code)
 
 /* --- statements --- */
 
-/* Ready for binding; the last use of it is over. */
-static sqlite3_stmt *use(struct index *x, enum statement which)
+sqlite3_stmt *index_use(struct index *x, enum statement which)
 {
 	sqlite3_stmt *s = x->statements[which];
 
@@ -156,8 +132,7 @@ static sqlite3_stmt *use(struct index *x, enum statement which)
 	return s;
 }
 
-/* 0: a row; INDEX_E_NONE: there is none (any more). */
-static int step(struct index *x, sqlite3_stmt *s)
+int index_step(struct index *x, sqlite3_stmt *s)
 {
 	int code = sqlite3_step(s);
 
@@ -168,24 +143,22 @@ static int step(struct index *x, sqlite3_stmt *s)
 	return error_of(x->db, sqlite3_extended_errcode(x->db));
 }
 
-/* Runs a statement without results and ends it. */
-static int run(struct index *x, sqlite3_stmt *s)
+int index_run(struct index *x, sqlite3_stmt *s)
 {
-	int r = step(x, s);
+	int r = index_step(x, s);
 
 	sqlite3_reset(s);
 	return r == INDEX_E_NONE ? 0 : r;
 }
 
-/* The only number that a statement gives. */
-static int number(struct index *x, sqlite3_stmt *s, int64_t *out)
+int index_number(struct index *x, sqlite3_stmt *s, int64_t *out)
 {
-	int r = step(x, s);
+	int r = index_step(x, s);
 
 	if (!r) {
 		*out = sqlite3_column_int64(s, 0);
 		/* A statement that changes something is not over before it says so. */
-		r = step(x, s);
+		r = index_step(x, s);
 		r = r == INDEX_E_NONE ? 0 : r ? r : -EUCLEAN;
 	}
 	sqlite3_reset(s);
@@ -215,7 +188,7 @@ static int pragma(struct index *x, const char *sql, int64_t *out)
 	int r = error_of(x->db, sqlite3_prepare_v2(x->db, sql, -1, &s, NULL));
 
 	if (!r)
-		r = step(x, s);
+		r = index_step(x, s);
 	if (!r)
 		*out = sqlite3_column_int64(s, 0);
 	sqlite3_finalize(s);
@@ -240,7 +213,7 @@ static int configure(struct index *x)
 	sqlite3_wal_hook(x->db, on_commit, x);
 	r = error_of(x->db, sqlite3_prepare_v2(x->db, "PRAGMA journal_mode = WAL", -1, &s, NULL));
 	if (!r)
-		r = step(x, s);
+		r = index_step(x, s);
 	if (!r && strcmp((const char *)sqlite3_column_text(s, 0), "wal"))
 		r = -EIO;
 	sqlite3_finalize(s);
@@ -339,12 +312,12 @@ void index_free(struct index *x)
 
 int index_begin(struct index *x)
 {
-	return run(x, use(x, BEGIN));
+	return index_run(x, index_use(x, BEGIN));
 }
 
 int index_commit(struct index *x)
 {
-	return run(x, use(x, COMMIT));
+	return index_run(x, index_use(x, COMMIT));
 }
 
 void index_rollback(struct index *x)
@@ -354,7 +327,7 @@ void index_rollback(struct index *x)
 		sqlite3_reset(x->statements[i]);
 	/* SQLite has rolled back on its own after some errors. */
 	if (index_in_transaction(x))
-		run(x, use(x, ROLLBACK));
+		index_run(x, index_use(x, ROLLBACK));
 }
 
 bool index_in_transaction(const struct index *x)
@@ -397,9 +370,9 @@ static int64_t state_sum(const struct index *x, const struct index_state *state)
 
 int index_state(struct index *x, struct index_state *out)
 {
-	sqlite3_stmt *s = use(x, STATE);
+	sqlite3_stmt *s = index_use(x, STATE);
 	struct index_state state = { 0 };
-	int r = step(x, s);
+	int r = index_step(x, s);
 
 	if (r)
 		return r == INDEX_E_NONE ? -EUCLEAN : r;
@@ -423,7 +396,7 @@ int index_state(struct index *x, struct index_state *out)
 
 int index_state_set(struct index *x, const struct index_state *state)
 {
-	sqlite3_stmt *s = use(x, STATE_SET);
+	sqlite3_stmt *s = index_use(x, STATE_SET);
 
 	sqlite3_bind_blob(s, 1, state->root, sizeof(state->root), SQLITE_STATIC);
 	sqlite3_bind_int64(s, 2, state->seed);
@@ -433,7 +406,7 @@ int index_state_set(struct index *x, const struct index_state *state)
 	sqlite3_bind_int64(s, 6, state->use);
 	sqlite3_bind_int64(s, 7, state->n_pinned);
 	sqlite3_bind_int64(s, 8, state_sum(x, state));
-	return run(x, s);
+	return index_run(x, s);
 }
 
 static int64_t namespace_sum(const struct index *x, const void *name, uint32_t n_name, int64_t id)
@@ -443,13 +416,13 @@ static int64_t namespace_sum(const struct index *x, const void *name, uint32_t n
 
 int index_namespace(struct index *x, const void *name, uint32_t n_name, int64_t *id)
 {
-	sqlite3_stmt *s = use(x, NS);
+	sqlite3_stmt *s = index_use(x, NS);
 	int64_t found;
 	int r;
 
 	/* A null pointer would be NULL, not the empty name. */
 	sqlite3_bind_blob(s, 1, n_name ? name : "", (int)n_name, SQLITE_STATIC);
-	r = step(x, s);
+	r = index_step(x, s);
 	if (!r) {
 		found = sqlite3_column_int64(s, 0);
 		if (sqlite3_column_int64(s, 1) != namespace_sum(x, name, n_name, found))
@@ -463,26 +436,26 @@ int index_namespace(struct index *x, const void *name, uint32_t n_name, int64_t 
 
 int index_namespace_add(struct index *x, const void *name, uint32_t n_name, int64_t id)
 {
-	sqlite3_stmt *s = use(x, NS_ADD);
+	sqlite3_stmt *s = index_use(x, NS_ADD);
 
 	sqlite3_bind_int64(s, 1, id);
 	sqlite3_bind_blob(s, 2, n_name ? name : "", (int)n_name, SQLITE_STATIC);
 	sqlite3_bind_int64(s, 3, namespace_sum(x, name, n_name, id));
-	return run(x, s);
+	return index_run(x, s);
 }
 
 int index_namespace_remove(struct index *x, int64_t id)
 {
-	sqlite3_stmt *s = use(x, NS_REMOVE);
+	sqlite3_stmt *s = index_use(x, NS_REMOVE);
 
 	sqlite3_bind_int64(s, 1, id);
-	return run(x, s);
+	return index_run(x, s);
 }
 
 /* The only row of a statement that gives id, name and sum. */
 static int read_namespace(struct index *x, sqlite3_stmt *s, uint8_t *name, uint32_t *n_name, int64_t *id)
 {
-	int r = step(x, s), n;
+	int r = index_step(x, s), n;
 
 	if (!r) {
 		const void *bytes = sqlite3_column_blob(s, 1);
@@ -506,7 +479,7 @@ static int read_namespace(struct index *x, sqlite3_stmt *s, uint8_t *name, uint3
 int index_namespace_next(struct index *x, const void *after, uint32_t n_after, uint8_t *name, uint32_t *n_name,
 			 int64_t *id)
 {
-	sqlite3_stmt *s = use(x, NS_NEXT);
+	sqlite3_stmt *s = index_use(x, NS_NEXT);
 
 	sqlite3_bind_blob(s, 1, n_after ? after : "", (int)n_after, SQLITE_STATIC);
 	return read_namespace(x, s, name, n_name, id);
@@ -514,361 +487,8 @@ int index_namespace_next(struct index *x, const void *after, uint32_t n_after, u
 
 int index_namespace_name(struct index *x, int64_t id, uint8_t *name, uint32_t *n_name)
 {
-	sqlite3_stmt *s = use(x, NS_NAME);
+	sqlite3_stmt *s = index_use(x, NS_NAME);
 
 	sqlite3_bind_int64(s, 1, id);
 	return read_namespace(x, s, name, n_name, &id);
-}
-
-/* --- entries --- */
-
-static int64_t row_sum(const struct index *x, const struct index_row *row)
-{
-	return (int64_t)hash_u64(row, sizeof(*row), x->sum_seed);
-}
-
-static int64_t tokens_hash(const struct index *x, const int32_t *tokens, uint32_t n_tokens)
-{
-	return (int64_t)(hash_u64(tokens, n_tokens * sizeof(*tokens), (uint64_t)x->seed) & x->hash_mask);
-}
-
-/* The row that a statement stands at. */
-static int read_row(const struct index *x, sqlite3_stmt *s, struct index_row *out)
-{
-	struct index_row row = {
-		.id = sqlite3_column_int64(s, 0),
-		.parent = sqlite3_column_int64(s, 1),
-		.ns = sqlite3_column_int64(s, 2),
-		.hash = sqlite3_column_int64(s, 3),
-		.first = (uint32_t)sqlite3_column_int64(s, 4),
-		.uid = (uint32_t)sqlite3_column_int64(s, 5),
-		.created = sqlite3_column_int64(s, 6),
-		.expires = sqlite3_column_int64(s, 7),
-		.rank = sqlite3_column_int64(s, 8),
-		.slot = sqlite3_column_int64(s, 9),
-		.children = (uint32_t)sqlite3_column_int64(s, 10),
-		.pins = (uint32_t)sqlite3_column_int64(s, 11),
-		.priority = (uint32_t)sqlite3_column_int64(s, 12),
-	};
-	const void *tokens = sqlite3_column_blob(s, 13);
-	size_t n = (size_t)sqlite3_column_bytes(s, 13);
-
-	if (!tokens || n > sizeof(row.tokens) || n % sizeof(row.tokens[0]))
-		return -EUCLEAN;
-	memcpy(row.tokens, tokens, n);
-	row.n_tokens = (uint32_t)(n / sizeof(row.tokens[0]));
-	if (sqlite3_column_int64(s, 14) != row_sum(x, &row))
-		return -EUCLEAN;
-	*out = row;
-	return 0;
-}
-
-/* The first row of a statement, which it ends. */
-static int first_row(struct index *x, sqlite3_stmt *s, struct index_row *out)
-{
-	int r = step(x, s);
-
-	if (!r)
-		r = read_row(x, s, out);
-	sqlite3_reset(s);
-	return r;
-}
-
-int index_get(struct index *x, int64_t id, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, GET);
-
-	sqlite3_bind_int64(s, 1, id);
-	return first_row(x, s, out);
-}
-
-int index_child(struct index *x, int64_t parent, const int32_t *tokens, uint32_t n_tokens, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, CHILD);
-	struct index_row row;
-	int r;
-
-	sqlite3_bind_int64(s, 1, parent);
-	sqlite3_bind_int64(s, 2, tokens_hash(x, tokens, n_tokens));
-	while (!(r = step(x, s))) {
-		r = read_row(x, s, &row);
-		if (r)
-			break;
-		if (row.n_tokens == n_tokens && !memcmp(row.tokens, tokens, n_tokens * sizeof(*tokens))) {
-			*out = row;
-			break;
-		}
-	}
-	sqlite3_reset(s);
-	return r;
-}
-
-static uint32_t common(const struct index_row *row, const int32_t *tokens, uint32_t n_tokens)
-{
-	uint32_t n = MIN(row->n_tokens, n_tokens), i = 0;
-
-	while (i < n && row->tokens[i] == tokens[i])
-		i++;
-	return i;
-}
-
-int index_best_child(struct index *x, int64_t parent, const int32_t *tokens, uint32_t n_tokens, int64_t now,
-		     uint32_t max, struct index_row *out, uint32_t *n_common)
-{
-	sqlite3_stmt *s = use(x, CHILDREN);
-	struct index_row row, best;
-	uint32_t most = 0;
-	int r;
-
-	sqlite3_bind_int64(s, 1, parent);
-	sqlite3_bind_int64(s, 2, max);
-	while (!(r = step(x, s))) {
-		uint32_t n;
-
-		r = read_row(x, s, &row);
-		if (r)
-			break;
-		n = common(&row, tokens, n_tokens);
-		if (n > most && row.slot != INDEX_NO_SLOT && (row.expires > now || row.pins)) {
-			most = n;
-			best = row;
-		}
-	}
-	sqlite3_reset(s);
-	if (r != INDEX_E_NONE)
-		return r;
-	if (!most)
-		return INDEX_E_NONE;
-	*out = best;
-	*n_common = most;
-	return 0;
-}
-
-int index_any_child(struct index *x, int64_t parent, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, CHILDREN);
-
-	sqlite3_bind_int64(s, 1, parent);
-	sqlite3_bind_int64(s, 2, 1);
-	return first_row(x, s, out);
-}
-
-int index_by_slot(struct index *x, int64_t slot, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, BY_SLOT);
-
-	sqlite3_bind_int64(s, 1, slot);
-	return first_row(x, s, out);
-}
-
-int index_last_of(struct index *x, int64_t ns, int64_t below, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, LAST_OF);
-
-	sqlite3_bind_int64(s, 1, below);
-	sqlite3_bind_int64(s, 2, ns);
-	return first_row(x, s, out);
-}
-
-int index_expired(struct index *x, int64_t now, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, EXPIRED);
-
-	sqlite3_bind_int64(s, 1, now);
-	return first_row(x, s, out);
-}
-
-int index_lowest(struct index *x, uint32_t uid, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, LOWEST);
-
-	sqlite3_bind_int64(s, 1, uid);
-	return first_row(x, s, out);
-}
-
-int index_next_of(struct index *x, int64_t ns, int64_t after, struct index_row *out)
-{
-	sqlite3_stmt *s = use(x, ns ? NEXT_OF : NEXT);
-
-	sqlite3_bind_int64(s, 1, after);
-	if (ns)
-		sqlite3_bind_int64(s, 2, ns);
-	return first_row(x, s, out);
-}
-
-int index_insert(struct index *x, struct index_row *row)
-{
-	sqlite3_stmt *s = use(x, INSERT);
-
-	row->hash = tokens_hash(x, row->tokens, row->n_tokens);
-	sqlite3_bind_int64(s, 1, row->id);
-	sqlite3_bind_int64(s, 2, row->parent);
-	sqlite3_bind_int64(s, 3, row->ns);
-	sqlite3_bind_int64(s, 4, row->hash);
-	sqlite3_bind_int64(s, 5, row->first);
-	sqlite3_bind_int64(s, 6, row->uid);
-	sqlite3_bind_int64(s, 7, row->created);
-	sqlite3_bind_int64(s, 8, row->expires);
-	sqlite3_bind_int64(s, 9, row->rank);
-	sqlite3_bind_int64(s, 10, row->slot);
-	sqlite3_bind_int64(s, 11, row->children);
-	sqlite3_bind_int64(s, 12, row->pins);
-	sqlite3_bind_int64(s, 13, row->priority);
-	sqlite3_bind_blob(s, 14, row->tokens, (int)(row->n_tokens * sizeof(row->tokens[0])), SQLITE_STATIC);
-	sqlite3_bind_int64(s, 15, row_sum(x, row));
-	return run(x, s);
-}
-
-int index_update(struct index *x, const struct index_row *row)
-{
-	sqlite3_stmt *s = use(x, UPDATE);
-
-	sqlite3_bind_int64(s, 1, row->id);
-	sqlite3_bind_int64(s, 2, row->expires);
-	sqlite3_bind_int64(s, 3, row->rank);
-	sqlite3_bind_int64(s, 4, row->slot);
-	sqlite3_bind_int64(s, 5, row->children);
-	sqlite3_bind_int64(s, 6, row->pins);
-	sqlite3_bind_int64(s, 7, row->priority);
-	sqlite3_bind_int64(s, 8, row_sum(x, row));
-	return run(x, s);
-}
-
-int index_delete(struct index *x, int64_t id)
-{
-	sqlite3_stmt *s = use(x, DELETE);
-
-	sqlite3_bind_int64(s, 1, id);
-	return run(x, s);
-}
-
-/* --- free slots --- */
-
-int index_free_take(struct index *x, int64_t *slot)
-{
-	return number(x, use(x, FREE_TAKE), slot);
-}
-
-int index_free_put(struct index *x, int64_t slot)
-{
-	sqlite3_stmt *s = use(x, FREE_PUT);
-
-	sqlite3_bind_int64(s, 1, slot);
-	return run(x, s);
-}
-
-int index_free_remove(struct index *x, int64_t slot)
-{
-	sqlite3_stmt *s = use(x, FREE_REMOVE);
-	int64_t removed;
-
-	sqlite3_bind_int64(s, 1, slot);
-	return number(x, s, &removed);
-}
-
-int index_n_below(struct index *x, int64_t id, uint32_t max, uint32_t *n)
-{
-	sqlite3_stmt *s = use(x, N_BELOW);
-	int64_t found;
-	int r;
-
-	sqlite3_bind_int64(s, 1, id);
-	sqlite3_bind_int64(s, 2, max);
-	r = number(x, s, &found);
-	if (!r)
-		*n = (uint32_t)found;
-	return r;
-}
-
-/* --- pins and owners --- */
-
-static int64_t pin_sum(const struct index *x, int64_t entry, uint32_t uid)
-{
-	const int64_t columns[] = { entry, uid };
-
-	return (int64_t)hash_u64(columns, sizeof(columns), x->sum_seed);
-}
-
-int index_pin_add(struct index *x, int64_t entry, uint32_t uid)
-{
-	sqlite3_stmt *s = use(x, PIN_ADD);
-	int64_t added;
-
-	sqlite3_bind_int64(s, 1, entry);
-	sqlite3_bind_int64(s, 2, uid);
-	sqlite3_bind_int64(s, 3, pin_sum(x, entry, uid));
-	return number(x, s, &added);
-}
-
-int index_pin_remove(struct index *x, int64_t entry, uint32_t uid)
-{
-	sqlite3_stmt *s = use(x, PIN_REMOVE);
-	int64_t removed;
-
-	sqlite3_bind_int64(s, 1, entry);
-	sqlite3_bind_int64(s, 2, uid);
-	return number(x, s, &removed);
-}
-
-int index_pin_next(struct index *x, int64_t entry, uint32_t uid_min, uint32_t *uid)
-{
-	sqlite3_stmt *s = use(x, PIN_NEXT);
-	int r;
-
-	sqlite3_bind_int64(s, 1, entry);
-	sqlite3_bind_int64(s, 2, uid_min);
-	r = step(x, s);
-	if (!r) {
-		uint32_t found = (uint32_t)sqlite3_column_int64(s, 0);
-
-		if (sqlite3_column_int64(s, 1) != pin_sum(x, entry, found))
-			r = -EUCLEAN;
-		else
-			*uid = found;
-	}
-	sqlite3_reset(s);
-	return r;
-}
-
-static int64_t owner_sum(const struct index *x, const struct index_owner *owner)
-{
-	const int64_t columns[] = { owner->uid, owner->n, owner->used };
-
-	return (int64_t)hash_u64(columns, sizeof(columns), x->sum_seed);
-}
-
-int index_owner_next(struct index *x, uint32_t uid_min, struct index_owner *out)
-{
-	sqlite3_stmt *s = use(x, OWNER_NEXT);
-	int r;
-
-	sqlite3_bind_int64(s, 1, uid_min);
-	r = step(x, s);
-	if (!r) {
-		struct index_owner owner = {
-			.uid = (uint32_t)sqlite3_column_int64(s, 0),
-			.n = sqlite3_column_int64(s, 1),
-			.used = sqlite3_column_int64(s, 2),
-		};
-
-		if (sqlite3_column_int64(s, 3) != owner_sum(x, &owner) || owner.n <= 0)
-			r = -EUCLEAN;
-		else
-			*out = owner;
-	}
-	sqlite3_reset(s);
-	return r;
-}
-
-int index_owner_set(struct index *x, const struct index_owner *owner)
-{
-	sqlite3_stmt *s = use(x, owner->n ? OWNER_SET : OWNER_REMOVE);
-
-	sqlite3_bind_int64(s, 1, owner->uid);
-	if (owner->n) {
-		sqlite3_bind_int64(s, 2, owner->n);
-		sqlite3_bind_int64(s, 3, owner->used);
-		sqlite3_bind_int64(s, 4, owner_sum(x, owner));
-	}
-	return run(x, s);
 }
