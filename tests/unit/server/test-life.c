@@ -1,13 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How a life ended, as the next one sees it: lives that end in every way, with counts of the kernel made up. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <fcntl.h>
-#include <ftw.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -20,28 +13,7 @@
 #include <unistd.h>
 
 #include "daemon/server/life.h"
-
-static char root[64], proc[96], cgroup[96];
-
-static void put(const char *name, const char *text)
-{
-	char path[256];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-	f = fopen(path, "w");
-	assert_non_null(f);
-	fputs(text, f);
-	fclose(f);
-}
-
-static void make_folder(const char *name)
-{
-	char path[256];
-
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-	assert_int_equal(mkdir(path, 0700), 0);
-}
+#include "kernel-files.h"
 
 static void kills(unsigned machine, unsigned group)
 {
@@ -55,28 +27,10 @@ static void kills(unsigned machine, unsigned group)
 
 static int set_up(void **state)
 {
-	snprintf(root, sizeof(root), "/tmp/kvd-unit-XXXXXX");
-	assert_non_null(mkdtemp(root));
-	snprintf(proc, sizeof(proc), "%s/proc", root);
-	snprintf(cgroup, sizeof(cgroup), "%s/cgroup", root);
-	make_folder("proc");
-	make_folder("proc/self");
-	make_folder("cgroup");
-	make_folder("cgroup/a.slice");
-	make_folder("cgroup/a.slice/b.service");
+	make_folders();
 	put("proc/self/cgroup", "1:name=systemd:/\n0::/a.slice/b.service\n");
 	kills(7, 2);
 	return 0;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	return remove(path);
-}
-
-static int tear_down(void **state)
-{
-	return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* The page of a first life that was killed; every descriptor that a life gets is a duplicate, as from a store. */

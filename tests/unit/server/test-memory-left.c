@@ -1,69 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is left of the machine's memory and of control groups, from files as the kernel writes them. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
 #include <errno.h>
-#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "daemon/server/memory-left.h"
+#include "kernel-files.h"
 
 #define MIB (1ull << 20)
 
-static char root[64], proc[96], cgroup[96];
-
-/* Writes a file below root; its folders are there. */
-static void put(const char *name, const char *text)
-{
-	char path[256];
-	FILE *f;
-
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-	f = fopen(path, "w");
-	assert_non_null(f);
-	fputs(text, f);
-	fclose(f);
-}
-
-static void make_folder(const char *name)
-{
-	char path[256];
-
-	snprintf(path, sizeof(path), "%s/%s", root, name);
-	assert_int_equal(mkdir(path, 0700), 0);
-}
-
 static int set_up(void **state)
 {
-	snprintf(root, sizeof(root), "/tmp/kvd-unit-XXXXXX");
-	assert_non_null(mkdtemp(root));
-	snprintf(proc, sizeof(proc), "%s/proc", root);
-	snprintf(cgroup, sizeof(cgroup), "%s/cgroup", root);
-	make_folder("proc");
-	make_folder("proc/self");
-	make_folder("cgroup");
-	make_folder("cgroup/a.slice");
-	make_folder("cgroup/a.slice/b.service");
+	make_folders();
 	put("proc/meminfo", "MemTotal:       8388608 kB\nMemFree:        1048576 kB\nMemAvailable:   4194304 kB\n");
 	put("proc/self/cgroup", "0::/a.slice/b.service\n");
 	return 0;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
-{
-	return remove(path);
-}
-
-static int tear_down(void **state)
-{
-	return nftw(root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static uint64_t left(void)
