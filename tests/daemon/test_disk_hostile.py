@@ -96,6 +96,10 @@ def stores_again(d, right, seed):
 
 # --- a medium that is full, read-only, or fails ---
 
+# It is tried again after pauses: what takes longer sees more of them.
+TROUBLES_MAX = 12 if SANITIZED else 4
+
+
 def test_medium_smaller_than_the_limit(small, restarts, arch, right):
     """Of 8 MiB, where 64 may be used: what fits is kept, also over a restart; then others fill it up, and go."""
     state = small("8m")
@@ -103,7 +107,7 @@ def test_medium_smaller_than_the_limit(small, restarts, arch, right):
     with d.d.client() as c:
         for turn in range(3):
             some(c, right, turn)
-        assert len(troubles(d.d)) <= 4, troubles(d.d)
+        assert len(troubles(d.d)) <= TROUBLES_MAX, troubles(d.d)
         kept = d.d.status()
         d("stop")
     assert len(d.committed) > 0 and kept["disk_errors"] < 30
@@ -118,7 +122,7 @@ def test_medium_smaller_than_the_limit(small, restarts, arch, right):
                 pass
         for turn in range(3, 6):
             some(c, right, turn)
-        assert len(troubles(d.d)) <= 4, troubles(d.d)
+        assert len(troubles(d.d)) <= TROUBLES_MAX, troubles(d.d)
     (state / "filler").unlink()
     stores_again(d, right, 7)
 
