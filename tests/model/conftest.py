@@ -10,6 +10,7 @@ import pytest
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS / "tools"))
 LONG = os.environ.get("KVD_TEST_LONG") == "1"
+SANITIZED = "sanitize" in os.environ.get("KVD_BUILD", "build")
 
 
 class Logits:
