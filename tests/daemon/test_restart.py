@@ -199,7 +199,10 @@ def test_children_get_nothing(managers, models):
         # What it has open for a moment may be among them, then and now.
         d.until(lambda: d.fds() <= n, "as many descriptors as before")
         for fd in os.listdir(f"/proc/{d.proc.pid}/fd"):
-            info = pathlib.Path(f"/proc/{d.proc.pid}/fdinfo/{fd}").read_text()
+            try:
+                info = pathlib.Path(f"/proc/{d.proc.pid}/fdinfo/{fd}").read_text()
+            except FileNotFoundError:
+                continue  # closed since it was listed
             flags = int(info.split("flags:")[1].split()[0], 8)
             assert int(fd) < 3 or flags & os.O_CLOEXEC, os.readlink(f"/proc/{d.proc.pid}/fd/{fd}")
 
