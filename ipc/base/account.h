@@ -24,6 +24,14 @@ enum account_kind {
 	ACCOUNT_N_KINDS,
 };
 
+/*
+ * Ids from here on are no users of the machine but stand for others who are charged: keys of the HTTP
+ * endpoint, and all of its peers of whom nothing is known.  Users have no such ids: systemd's UIDS-GIDS and
+ * POSIX leave the upper half alone, since some code takes a uid for signed; a peer that has one is refused.
+ */
+#define ACCOUNT_ID_NOBODY UINT32_C(0x80000000)
+#define ACCOUNT_ID_KEYS UINT32_C(0x80000001)	/* .. 0xfffffffe: from the hash of a key's name */
+
 struct account;
 struct accounts;
 
