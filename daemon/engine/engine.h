@@ -68,13 +68,15 @@ struct engine_config {
 
 struct engine_request_params {
 	struct sampler_params sampling;
-	uint32_t max_tokens;		/* UINT32_MAX: until the context is full */
+	uint32_t max_tokens;		/* UINT32_MAX: until the context is full; 0: the prompt is computed, that is all */
 	const char *const *stop;	/* [n_stop] NUL-terminated, not empty */
 	size_t n_stop;
 	bool ignore_eos;
 	bool progress;			/* emit SINK_PROGRESS during prefill */
 	bool prompt_logprobs;		/* emit SINK_PROMPT for the prompt's tokens ... */
 	uint32_t prompt_logprobs_from;	/* ... from this position on */
+	uint32_t prompt_alternatives;	/* each followed by the most likely tokens there, at most
+					 * ENGINE_PROMPT_ALTERNATIVES_MAX; 0: by none */
 	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": none. */
 	const char *ns;
 	uint64_t ttl_ns;		/* what it leaves there expires so long after its last use; 0: never */
@@ -90,6 +92,7 @@ struct engine_request_params {
 };
 
 #define ENGINE_ALSO_MAX 16
+#define ENGINE_PROMPT_ALTERNATIVES_MAX 20u
 
 /*
  * A request, made by any thread, then owned by the engine once submitted.

@@ -3,30 +3,40 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/model/tokenizer.h"
 #include "ipc/base/checked.h"
 
-int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs, bool prompts)
+static int init_arrays(struct output *o, const struct output_options *options)
+{
+	o->n_alternatives = MIN(options->n_logprobs, (uint32_t)SAMPLER_TOP_MAX);
+	if (o->n_alternatives) {
+		o->alternatives = calloc(o->n_alternatives, sizeof(*o->alternatives));
+		if (!o->alternatives)
+			return -ENOMEM;
+	}
+	if (!options->prompts)
+		return 0;
+	o->prompts = calloc(OUTPUT_PROMPTS_MAX, sizeof(*o->prompts));
+	if (!o->prompts)
+		return -ENOMEM;
+	o->n_prompt_tops = options->n_prompt_tops;
+	if (o->n_prompt_tops) {
+		o->prompt_tops = calloc((size_t)OUTPUT_PROMPTS_MAX * o->n_prompt_tops, sizeof(*o->prompt_tops));
+		if (!o->prompt_tops)
+			return -ENOMEM;
+	}
+	return 0;
+}
+
+int output_init(struct output *o, const struct output_options *options)
 {
 	struct output new = { 0 };
-	int r;
+	int r = init_arrays(&new, options);
 
-	n_logprobs = MIN(n_logprobs, (uint32_t)SAMPLER_TOP_MAX);
-	if (n_logprobs) {
-		new.alternatives = calloc(n_logprobs, sizeof(*new.alternatives));
-		if (!new.alternatives)
-			return -ENOMEM;
-		new.n_alternatives = n_logprobs;
-	}
-	if (prompts) {
-		new.prompts = calloc(OUTPUT_PROMPTS_MAX, sizeof(*new.prompts));
-		if (!new.prompts) {
-			output_deinit(&new);
-			return -ENOMEM;
-		}
-	}
-	r = text_filter_init(&new.filter, stop, n_stop);
+	if (!r)
+		r = text_filter_init(&new.filter, options->stop, options->n_stop);
 	if (r) {
 		output_deinit(&new);
 		return r;
@@ -41,6 +51,7 @@ void output_deinit(struct output *o)
 	free(o->text.bytes);
 	free(o->alternatives);
 	free(o->prompts);
+	free(o->prompt_tops);
 	*o = (struct output){ 0 };
 }
 
@@ -48,6 +59,7 @@ uint64_t output_bound(const struct output *o, uint32_t max_piece)
 {
 	return o->n_alternatives * sizeof(*o->alternatives) +
 	       (o->prompts ? OUTPUT_PROMPTS_MAX * sizeof(*o->prompts) : 0) +
+	       (uint64_t)OUTPUT_PROMPTS_MAX * o->n_prompt_tops * sizeof(*o->prompt_tops) +
 	       text_filter_bound(&o->filter, max_piece);
 }
 
@@ -59,20 +71,16 @@ static struct sink_event *add_event(struct output *o, enum sink_event_type type)
 	return event;
 }
 
-static void add_alternatives(struct output *o, const struct tokenizer *t, int32_t previous,
-			     const struct sampler_result *token)
+/* The event of n tokens that could have come behind previous; items: [n]. */
+static void set_alternatives(struct sink_event *event, const struct tokenizer *t, int32_t previous,
+			     const struct sampler_top *tops, uint32_t n, struct sink_alternative *items)
 {
-	struct sink_event *event = add_event(o, SINK_ALTERNATIVES);
-
-	for (uint32_t i = 0; i < token->n_top; i++) {
-		struct sink_alternative *a = &o->alternatives[i];
-
-		a->id = token->top[i].id;
-		a->logprob = token->top[i].logprob;
-		a->bytes = tokenizer_bytes_after(t, previous, a->id, &a->n_bytes);
+	for (uint32_t i = 0; i < n; i++) {
+		items[i] = (struct sink_alternative){ .id = tops[i].id, .logprob = tops[i].logprob };
+		items[i].bytes = tokenizer_bytes_after(t, previous, tops[i].id, &items[i].n_bytes);
 	}
-	event->alternatives.items = o->alternatives;
-	event->alternatives.n = token->n_top;
+	event->alternatives.items = items;
+	event->alternatives.n = n;
 }
 
 static void add_text(struct output *o)
@@ -104,31 +112,49 @@ int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
 	event->token.bytes = bytes;
 	event->token.n_bytes = n_bytes;
 	if (token->n_top)
-		add_alternatives(o, t, previous, token);
+		set_alternatives(add_event(o, SINK_ALTERNATIVES), t, previous, token->top, token->n_top,
+				 o->alternatives);
 	if (o->text.n)
 		add_text(o);
 	return 0;
 }
 
-void output_prompt(struct output *o, const struct output_prompt *prompt)
+void output_prompt(struct output *o, int32_t previous, uint32_t position, const struct sampler_result *token)
 {
-	o->prompts[o->n_prompts++] = *prompt;
+	uint32_t n_top = MIN(token->n_top, o->n_prompt_tops);
+
+	if (n_top)
+		memcpy(o->prompt_tops + (size_t)o->n_prompts * o->n_prompt_tops, token->top,
+		       n_top * sizeof(*token->top));
+	o->prompts[o->n_prompts++] = (struct output_prompt){
+		.id = token->id, .previous = previous, .logprob = token->logprob, .position = position,
+		.n_top = n_top,
+	};
 }
 
 static int emit_prompts(struct output *o, const struct tokenizer *t, struct sink *sink, uint64_t request)
 {
 	for (; o->next_prompt < o->n_prompts; o->next_prompt++) {
 		const struct output_prompt *prompt = &o->prompts[o->next_prompt];
-		struct sink_event event = {
-			.type = SINK_PROMPT,
-			.prompt = {
-				.id = prompt->id, .logprob = prompt->logprob, .position = prompt->position,
+		struct sink_alternative items[ENGINE_PROMPT_ALTERNATIVES_MAX];
+		struct sink_event events[2] = {
+			{
+				.type = SINK_PROMPT,
+				.prompt = {
+					.id = prompt->id, .logprob = prompt->logprob, .position = prompt->position,
+				},
 			},
+			{ .type = SINK_ALTERNATIVES },
 		};
 		int r;
 
-		event.prompt.bytes = tokenizer_bytes_after(t, prompt->previous, prompt->id, &event.prompt.n_bytes);
-		r = sink->ops->emit(sink, request, &event, 1);
+		events[0].prompt.bytes = tokenizer_bytes_after(t, prompt->previous, prompt->id,
+							       &events[0].prompt.n_bytes);
+		if (prompt->n_top)
+			set_alternatives(&events[1], t, prompt->previous,
+					 o->prompt_tops + (size_t)o->next_prompt * o->n_prompt_tops, prompt->n_top,
+					 items);
+		r = sink->ops->emit(sink, request, events, prompt->n_top ? 2 : 1);
 		if (r)
 			return r;
 	}

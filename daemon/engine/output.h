@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/engine/engine.h"
 #include "daemon/engine/sampler.h"
 #include "daemon/engine/sink.h"
 #include "daemon/engine/text.h"
@@ -26,10 +27,13 @@ struct output_prompt {
 	int32_t id, previous;	/* previous: the token before, -1: none */
 	float logprob;
 	uint32_t position;
+	uint32_t n_top;		/* alternatives that it has */
 };
 
 struct output {
 	struct output_prompt *prompts;		/* [OUTPUT_PROMPTS_MAX] where asked for, pending before the events */
+	struct sampler_top *prompt_tops;	/* [OUTPUT_PROMPTS_MAX][n_prompt_tops] their alternatives */
+	uint32_t n_prompt_tops;
 	uint32_t n_prompts, next_prompt;	/* those before next_prompt were taken */
 	struct text_filter filter;
 	struct text_buffer text;		/* of the pending text event */
@@ -49,8 +53,16 @@ struct output_usage {
 	uint64_t queue_ns, prefill_ns, decode_ns;
 };
 
+struct output_options {
+	const char *const *stop;	/* [n_stop] */
+	size_t n_stop;
+	uint32_t n_logprobs;		/* alternatives of a generated token, at most; cut to SAMPLER_TOP_MAX */
+	bool prompts;			/* prompt tokens will come ... */
+	uint32_t n_prompt_tops;		/* ... with so many alternatives, <= ENGINE_PROMPT_ALTERNATIVES_MAX */
+};
+
 /* 0, -ENOMEM, -EINVAL (stop strings, see text.h). */
-int output_init(struct output *o, const char *const *stop, size_t n_stop, uint32_t n_logprobs, bool prompts);
+int output_init(struct output *o, const struct output_options *options);
 void output_deinit(struct output *o);
 /* Bytes that it may hold beside itself, where no token has more than max_piece bytes. */
 uint64_t output_bound(const struct output *o, uint32_t max_piece);
@@ -63,8 +75,11 @@ uint64_t output_bound(const struct output *o, uint32_t max_piece);
 int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
 		 const struct sampler_result *token);
 
-/* A prompt token's log-probability; there is room for those of one step, and they come before the token's. */
-void output_prompt(struct output *o, const struct output_prompt *prompt);
+/*
+ * A prompt token, behind previous (-1: it is the first), with its log-probability and alternatives; there is room
+ * for those of one step, and they come before the token's.
+ */
+void output_prompt(struct output *o, int32_t previous, uint32_t position, const struct sampler_result *token);
 
 /* A stop string was found: nothing more will be shown. */
 static inline bool output_stopped(const struct output *o)

@@ -87,6 +87,7 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	r->params.ns = r->params.own = NULL;
 	r->params.also = NULL;
 	r->params.n_also = 0;
+	r->params.prompt_alternatives = MIN(params->prompt_alternatives, ENGINE_PROMPT_ALTERNATIVES_MAX);
 	r->miss = SINK_MISS_NO_CACHE;
 	err = copy_bias(r, &params->sampling);
 	if (!err)
@@ -95,9 +96,11 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 		engine_request_free(r);
 		return err;
 	}
-	err = output_init(&r->output, params->stop, params->n_stop,
-			  params->sampling.logprobs ? params->sampling.n_logprobs : 0,
-			  params->prompt_logprobs);
+	err = output_init(&r->output, &(struct output_options){
+		.stop = params->stop, .n_stop = params->n_stop,
+		.n_logprobs = params->sampling.logprobs ? params->sampling.n_logprobs : 0,
+		.prompts = params->prompt_logprobs, .n_prompt_tops = r->params.prompt_alternatives,
+	});
 	if (err) {
 		engine_request_free(r);
 		return err;
@@ -130,12 +133,9 @@ void engine_request_free(struct engine_request *r)
 	free(r);
 }
 
-void request_note_prompt(struct engine_request *r, float logprob)
+void request_note_prompt(struct engine_request *r, const struct sampler_result *token)
 {
-	output_prompt(&r->output, &(struct output_prompt){
-		.id = r->tokens[r->next_prompt], .previous = r->next_prompt ? r->tokens[r->next_prompt - 1] : -1,
-		.logprob = logprob, .position = r->next_prompt,
-	});
+	output_prompt(&r->output, r->next_prompt ? r->tokens[r->next_prompt - 1] : -1, r->next_prompt, token);
 	set_next_prompt(r, r->next_prompt + 1);
 }
 

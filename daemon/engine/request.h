@@ -66,7 +66,7 @@ static inline struct engine_request *request_of(struct sched_seq *seq)
 uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_tokens, uint32_t max_piece);
 
 /* The next prompt token's log-probability is known: puts it into the output. */
-void request_note_prompt(struct engine_request *r, float logprob);
+void request_note_prompt(struct engine_request *r, const struct sampler_result *token);
 
 /* 0 or -ENOMEM. */
 int request_append_token(struct engine_request *r, int32_t id);

@@ -32,8 +32,7 @@ struct candidate {
 struct sampler {
 	uint32_t n_vocab;
 	uint32_t n_padded;		/* a multiple of 4; the rest is -inf */
-	uint32_t epoch;			/* of marks */
-	uint32_t *marks;		/* [n_vocab] == epoch: penalised already */
+	uint32_t *counts;		/* [n_vocab] of tokens in a history; all 0 between two uses */
 	float *logits;			/* [n_padded] after bias and penalty */
 	float *weights;			/* [n_padded] */
 	struct candidate *candidates;	/* [n_vocab] */
@@ -52,11 +51,11 @@ int sampler_new(struct sampler **out, uint32_t n_vocab)
 		return -ENOMEM;
 	s->n_vocab = n_vocab;
 	s->n_padded = (n_vocab + 3) & ~3u;
-	s->marks = calloc(n_vocab, sizeof(*s->marks));
+	s->counts = calloc(n_vocab, sizeof(*s->counts));
 	s->logits = aligned_alloc(16, s->n_padded * sizeof(float));
 	s->weights = aligned_alloc(16, s->n_padded * sizeof(float));
 	s->candidates = calloc(n_vocab, sizeof(*s->candidates));
-	if (!s->marks || !s->logits || !s->weights || !s->candidates)
+	if (!s->counts || !s->logits || !s->weights || !s->candidates)
 		return -ENOMEM;
 	*out = steal_ptr(s);
 	return 0;
@@ -66,7 +65,7 @@ void sampler_free(struct sampler *s)
 {
 	if (!s)
 		return;
-	free(s->marks);
+	free(s->counts);
 	free(s->logits);
 	free(s->weights);
 	free(s->candidates);
@@ -302,28 +301,53 @@ static void apply_bias(struct sampler *s, const struct sampler_params *p)
 	}
 }
 
-/* Each token of the last n is penalised once, however often it occurs. */
-static void apply_penalty(struct sampler *s, const struct sampler_params *p, const int32_t *history,
-			  size_t n_history)
+static float repeated(const struct sampler_params *p, float logit, uint32_t n)
 {
-	size_t n = MIN((size_t)p->repeat_last_n, n_history);
+	return logit > 0 ? logit / p->repeat_penalty : logit * p->repeat_penalty;
+}
 
-	if (p->repeat_penalty == 1.0f || !n)
-		return;
-	if (!++s->epoch) {
-		memset(s->marks, 0, s->n_vocab * sizeof(*s->marks));
-		s->epoch = 1;
-	}
-	for (size_t i = n_history - n; i < n_history; i++) {
-		int32_t id = history[i];
-		float *logit;
+static float counted(const struct sampler_params *p, float logit, uint32_t n)
+{
+	return logit - (p->presence_penalty + (float)n * p->frequency_penalty);
+}
 
-		if (id < 0 || (uint32_t)id >= s->n_vocab || s->marks[id] == s->epoch)
+typedef float (*penalty_fn)(const struct sampler_params *p, float logit, uint32_t n);
+
+/* Each token that occurs among the n, however often, is penalised once. */
+static void apply_penalty(struct sampler *s, const struct sampler_params *p, const int32_t *tokens, size_t n,
+			  penalty_fn penalty)
+{
+	for (size_t i = 0; i < n; i++)
+		if (tokens[i] >= 0 && (uint32_t)tokens[i] < s->n_vocab)
+			s->counts[tokens[i]]++;
+	for (size_t i = 0; i < n; i++) {
+		int32_t id = tokens[i];
+
+		if (id < 0 || (uint32_t)id >= s->n_vocab || !s->counts[id])
 			continue;
-		s->marks[id] = s->epoch;
-		logit = &s->logits[id];
-		*logit = clean(*logit > 0 ? *logit / p->repeat_penalty : *logit * p->repeat_penalty);
+		s->logits[id] = clean(penalty(p, s->logits[id], s->counts[id]));
+		s->counts[id] = 0;
 	}
+}
+
+static bool penalises_repeated(const struct sampler_params *p)
+{
+	return p->repeat_penalty != 1.0f && p->repeat_last_n;
+}
+
+static bool penalises_generated(const struct sampler_params *p)
+{
+	return p->presence_penalty != 0 || p->frequency_penalty != 0;
+}
+
+static void apply_penalties(struct sampler *s, const struct sampler_params *p, const struct sampler_history *h)
+{
+	size_t n = MIN((size_t)p->repeat_last_n, h->n);
+
+	if (penalises_repeated(p))
+		apply_penalty(s, p, h->tokens + (h->n - n), n, repeated);
+	if (penalises_generated(p))
+		apply_penalty(s, p, h->tokens + h->n_prompt, h->n - h->n_prompt, counted);
 }
 
 /* From all tokens, in the order of their ids. */
@@ -445,10 +469,9 @@ static uint32_t rank(struct sampler *s, uint32_t n_top, float max, double *log_s
 }
 
 int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sampler_rng *rng,
-		   const float *logits, const int32_t *history, size_t n_history,
-		   struct sampler_result *out)
+		   const float *logits, const struct sampler_history *history, struct sampler_result *out)
 {
-	bool plain = !p->n_bias && (p->repeat_penalty == 1.0f || !p->repeat_last_n);
+	bool plain = !p->n_bias && !penalises_repeated(p) && !penalises_generated(p);
 	struct sampler_result result = { .logprob = NAN, .top = s->top };
 	uint32_t n_top = MIN(p->n_logprobs, (uint32_t)SAMPLER_TOP_MAX);
 	int32_t best = argmax(logits, s->n_vocab);
@@ -462,7 +485,7 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 		result.n_top = rank(s, n_top, clean(logits[best]), &log_sum);
 	if (!plain) {
 		apply_bias(s, p);
-		apply_penalty(s, p, history, n_history);
+		apply_penalties(s, p, history);
 		best = argmax(s->logits, s->n_vocab);
 		if (best < 0)
 			return -EINVAL;
@@ -476,12 +499,17 @@ int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sam
 	return 0;
 }
 
-float sampler_logprob(struct sampler *s, const float *logits, int32_t id)
+void sampler_score(struct sampler *s, const float *logits, int32_t id, uint32_t n_top,
+		   struct sampler_result *out)
 {
+	struct sampler_result result = { .id = id, .logprob = NAN, .top = s->top };
 	int32_t best = argmax(logits, s->n_vocab);
+	double log_sum;
 
-	if (best < 0)
-		return NAN;
-	load_logits(s, logits);
-	return (float)((double)clean(logits[id]) - log_sum_exp(s, clean(logits[best])));
+	if (best >= 0) {
+		load_logits(s, logits);
+		result.n_top = rank(s, MIN(n_top, (uint32_t)SAMPLER_TOP_MAX), clean(logits[best]), &log_sum);
+		result.logprob = (float)((double)clean(logits[id]) - log_sum);
+	}
+	*out = result;
 }

@@ -3,9 +3,11 @@
  * sampler.h - logits to a token.
  *
  * Order, as is usual: logit bias, repetition penalty (Keskar et al. 2019,
- * arXiv:1909.05858), temperature, top-k, top-p (Holtzman et al. 2020,
- * arXiv:1904.09751), min-p (Nguyen et al. 2024, arXiv:2407.01082), draw.
- * Temperature 0 is greedy: the highest logit after bias and penalty, the lowest
+ * arXiv:1909.05858), presence and frequency penalty (OpenAI's API reference: a
+ * token that was generated n > 0 times loses presence + n * frequency),
+ * temperature, top-k, top-p (Holtzman et al. 2020, arXiv:1904.09751), min-p
+ * (Nguyen et al. 2024, arXiv:2407.01082), draw.
+ * Temperature 0 is greedy: the highest logit after bias and penalties, the lowest
  * id among equals.
  * Deterministic: the same logits, parameters, history and seed give the same
  * token on every run (xoshiro256++ of Blackman and Vigna, seeded by splitmix64).
@@ -29,7 +31,9 @@ struct sampler_params {
 	float top_p;		/* 0..1; 1: off */
 	float min_p;		/* 0..1; 0: off */
 	float repeat_penalty;	/* > 0; 1: off */
-	uint32_t repeat_last_n;	/* tokens looked back on */
+	uint32_t repeat_last_n;	/* tokens looked back on, prompt included */
+	float presence_penalty;	/* of generated tokens alone; 0: off; negative ones favour them */
+	float frequency_penalty;
 	uint64_t seed;
 	const struct sampler_bias *bias;	/* [n_bias], owned by the request */
 	size_t n_bias;
@@ -59,16 +63,24 @@ struct sampler_result {
 	const struct sampler_top { int32_t id; float logprob; } *top;
 };
 
+/* A sequence's tokens so far. */
+struct sampler_history {
+	const int32_t *tokens;	/* [n]; the first n_prompt were not generated */
+	size_t n, n_prompt;
+};
+
 /*
- * history: the sequence's tokens so far, prompt included.  logits is not
- * changed; a NaN counts as -inf.  -EINVAL if every logit is -inf, or is after
- * the bias.  Takes one number from rng, or none when greedy.
+ * logits is not changed; a NaN counts as -inf.  -EINVAL if every logit is -inf, or
+ * is after the bias.  Takes one number from rng, or none when greedy.
  */
 int sampler_sample(struct sampler *s, const struct sampler_params *p, struct sampler_rng *rng,
-		   const float *logits, const int32_t *history, size_t n_history,
-		   struct sampler_result *out);
+		   const float *logits, const struct sampler_history *history, struct sampler_result *out);
 
-/* The log-probability that a token's result would have; NaN if every logit is -inf. */
-float sampler_logprob(struct sampler *s, const float *logits, int32_t id);
+/*
+ * The result that a given token would have, with n_top alternatives, at most
+ * SAMPLER_TOP_MAX; a log-probability of NaN and none of them if every logit is -inf.
+ */
+void sampler_score(struct sampler *s, const float *logits, int32_t id, uint32_t n_top,
+		   struct sampler_result *out);
 
 #endif

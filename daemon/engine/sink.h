@@ -116,7 +116,7 @@ struct sink;
 struct sink_ops {
 	/*
 	 * Takes all n events, or none: a token's with what belongs to it, or one
-	 * SINK_PROMPT.
+	 * SINK_PROMPT, with its SINK_ALTERNATIVES if those are asked for.
 	 * 0; SINK_E_FULL (never for a batch that ends with SINK_DONE or
 	 * SINK_ERROR together with nothing but SINK_USAGE and at most 4 KiB of
 	 * SINK_TEXT before it: a sink keeps that much in reserve for each

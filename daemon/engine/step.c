@@ -87,11 +87,11 @@ static enum sink_finish ending(const struct engine_request *r, int32_t id)
 static void generate(struct engine *e, struct engine_request *r, const float *logits)
 {
 	struct engine_model *em = r->model;
+	struct sampler_history history = { .tokens = r->tokens, .n = r->seq.n_tokens, .n_prompt = r->n_prompt };
 	struct sampler_result token;
 	int32_t previous = r->tokens[r->seq.n_tokens - 1];
 
-	if (sampler_sample(em->sampler, &r->params.sampling, &r->rng, logits, r->tokens, r->seq.n_tokens,
-			   &token)) {
+	if (sampler_sample(em->sampler, &r->params.sampling, &r->rng, logits, &history, &token)) {
 		engine_fail(e, r, SINK_ERROR_INTERNAL, "no token can follow: none has a finite logit");
 		return;
 	}
@@ -119,12 +119,15 @@ static void note_prompt(const struct engine *e, const struct step_entry *entry)
 {
 	struct engine_request *r = entry->request;
 	struct engine_model *em = r->model;
+	struct sampler_result token = { .id = r->tokens[0], .logprob = NAN };
 
 	if (!r->next_prompt && r->params.prompt_logprobs)
-		request_note_prompt(r, NAN);
-	for (uint32_t i = 0; i < entry->n_prompt_logits; i++)
-		request_note_prompt(r, sampler_logprob(em->sampler, logits_of(e, em, entry->first_logits + i),
-						       r->tokens[r->next_prompt]));
+		request_note_prompt(r, &token);
+	for (uint32_t i = 0; i < entry->n_prompt_logits; i++) {
+		sampler_score(em->sampler, logits_of(e, em, entry->first_logits + i), r->tokens[r->next_prompt],
+			      r->params.prompt_alternatives, &token);
+		request_note_prompt(r, &token);
+	}
 }
 
 /* The step has computed the entry's rows. */

@@ -15,6 +15,7 @@
 #define FAKE_TOKENS_MAX 512
 #define FAKE_TEXT_MAX 4096
 #define FAKE_REQUESTS_MAX 256
+#define FAKE_PROMPT_TOP 3		/* alternatives of prompt tokens that requests ask for, if any */
 
 /* What a request gave, or should give. */
 struct fake_result {
@@ -34,6 +35,9 @@ struct fake_result {
 	uint32_t first_position;	/* of them */
 	int32_t prompt_ids[FAKE_TOKENS_MAX];
 	float prompt_logprobs[FAKE_TOKENS_MAX];
+	uint32_t n_prompt_tops[FAKE_TOKENS_MAX];
+	int32_t prompt_tops[FAKE_TOKENS_MAX][FAKE_PROMPT_TOP];
+	float prompt_top_logprobs[FAKE_TOKENS_MAX][FAKE_PROMPT_TOP];
 	bool released;
 	uint32_t released_as;	/* first, second, ... from 1 */
 };
@@ -92,6 +96,34 @@ static void fake_note_prompt(struct fake_client *c, struct fake_result *r, const
 	r->prompt_logprobs[r->n_prompts++] = e->prompt.logprob;
 }
 
+/* What follows a prompt token is its; those of generated ones are only counted. */
+static void fake_note_alternatives(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
+{
+	uint32_t at = r->n_prompts - 1;
+
+	if (!e->alternatives.n)
+		fake_client_violation(c, "an event with no alternatives");
+	if (r->n_tokens) {
+		r->n_alternatives += (uint32_t)e->alternatives.n;
+		return;
+	}
+	if (!r->n_prompts || r->n_prompt_tops[at] || e->alternatives.n > FAKE_PROMPT_TOP) {
+		fake_client_violation(c, "alternatives of no token, repeated, or too many");
+		return;
+	}
+	for (size_t i = 0; i < e->alternatives.n; i++) {
+		const struct sink_alternative *a = &e->alternatives.items[i];
+		size_t n;
+		const uint8_t *bytes = tokenizer_bytes(NULL, a->id, &n);
+
+		if (n != a->n_bytes || memcmp(bytes, a->bytes, n) != 0)
+			fake_client_violation(c, "an alternative's bytes are not its");
+		r->prompt_tops[at][i] = a->id;
+		r->prompt_top_logprobs[at][i] = a->logprob;
+	}
+	r->n_prompt_tops[at] = (uint32_t)e->alternatives.n;
+}
+
 static void fake_note(struct fake_client *c, struct fake_result *r, const struct sink_event *e)
 {
 	if (r->finish || r->error || r->released)
@@ -107,7 +139,7 @@ static void fake_note(struct fake_client *c, struct fake_result *r, const struct
 		r->n_text += e->text.n_bytes;
 		break;
 	case SINK_ALTERNATIVES:
-		r->n_alternatives += (uint32_t)e->alternatives.n;
+		fake_note_alternatives(c, r, e);
 		break;
 	case SINK_PROMPT:
 		fake_note_prompt(c, r, e);
@@ -151,6 +183,8 @@ static int fake_emit(struct sink *sink, uint64_t request, const struct sink_even
 	} else if (!last && c->full) {
 		r = events[0].type == SINK_PROGRESS ? 0 : SINK_E_FULL;
 	} else {
+		if (n && events[0].type == SINK_ALTERNATIVES)
+			fake_client_violation(c, "alternatives apart from their token");
 		for (size_t i = 0; i < n; i++)
 			fake_note(c, &c->results[request], &events[i]);
 		c->n_unflushed++;
@@ -290,6 +324,26 @@ static double fake_logprob(const float *logits, int32_t id)
 	return sum > 0 ? (double)logits[id] - log(sum) : NAN;
 }
 
+/* The most likely ones, by going through all of them for each. */
+static void fake_expect_tops(const float *logits, struct fake_result *out, uint32_t at)
+{
+	bool taken[FAKE_N_VOCAB + 1] = { false };
+
+	for (uint32_t n = 0; n < FAKE_PROMPT_TOP; n++) {
+		int32_t best = -1;
+
+		for (uint32_t v = 0; v < FAKE_N_VOCAB; v++)
+			if (!taken[v] && logits[v] > (best < 0 ? -INFINITY : logits[best]))
+				best = (int32_t)v;
+		if (best < 0)
+			return;
+		taken[best] = true;
+		out->prompt_tops[at][n] = best;
+		out->prompt_top_logprobs[at][n] = (float)fake_logprob(logits, best);
+		out->n_prompt_tops[at]++;
+	}
+}
+
 static void fake_expect_prompt(const struct fake_request *r, struct fake_result *out)
 {
 	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
@@ -298,6 +352,8 @@ static void fake_expect_prompt(const struct fake_request *r, struct fake_result 
 	out->first_position = r->params.prompt_logprobs_from;
 	for (uint32_t i = 0; r->params.prompt_logprobs && i < r->n_prompt; i++) {
 		if (i >= out->first_position) {
+			if (i && r->params.prompt_alternatives)
+				fake_expect_tops(logits, out, out->n_prompts);
 			out->prompt_ids[out->n_prompts] = r->prompt[i];
 			out->prompt_logprobs[out->n_prompts++] =
 				i ? (float)fake_logprob(logits, r->prompt[i]) : NAN;
@@ -318,6 +374,7 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	struct sampler_rng rng;
 	struct sampler *s;
 	size_t n = r->n_prompt;
+	struct sampler_history history = { .tokens = tokens, .n_prompt = n };
 	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
 
 	*out = (struct fake_result){ .finish = r->params.max_tokens ? 0 : SINK_FINISH_LENGTH };
@@ -333,7 +390,8 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 		const uint8_t *bytes;
 
 		fake_logits(hash, tokens[n - 1], logits);
-		assert_int_equal(sampler_sample(s, &r->params.sampling, &rng, logits, tokens, n, &token), 0);
+		history.n = n;
+		assert_int_equal(sampler_sample(s, &r->params.sampling, &rng, logits, &history, &token), 0);
 		tokens[n++] = out->tokens[out->n_tokens++] = token.id;
 		hash = fake_hash(hash, token.id);
 		bytes = tokenizer_bytes(NULL, token.id, &n_bytes);
@@ -353,6 +411,12 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	free(text.bytes);
 }
 
+static void fake_check_logprob(uint32_t position, float a, float b)
+{
+	if (!(fabsf(a - b) <= 2e-6f * (1 + fabsf(b)) || a == b || (isnan(a) && isnan(b))))
+		fail_msg("position %u: log-probability %.9g, not %.9g", position, (double)a, (double)b);
+}
+
 /* The prompt's log-probabilities, all of them or (one that was cancelled) a beginning. */
 static void fake_check_prompt(const struct fake_result *got, const struct fake_result *want, bool whole)
 {
@@ -363,11 +427,13 @@ static void fake_check_prompt(const struct fake_result *got, const struct fake_r
 		assert_int_equal(got->first_position, want->first_position);
 	assert_memory_equal(got->prompt_ids, want->prompt_ids, got->n_prompts * sizeof(*want->prompt_ids));
 	for (uint32_t i = 0; i < got->n_prompts; i++) {
-		float a = got->prompt_logprobs[i], b = want->prompt_logprobs[i];
-
-		if (!(fabsf(a - b) <= 2e-6f * (1 + fabsf(b)) || a == b || (isnan(a) && isnan(b))))
-			fail_msg("position %u: log-probability %.9g, not %.9g", got->first_position + i,
-				 (double)a, (double)b);
+		fake_check_logprob(got->first_position + i, got->prompt_logprobs[i], want->prompt_logprobs[i]);
+		assert_int_equal(got->n_prompt_tops[i], want->n_prompt_tops[i]);
+		for (uint32_t j = 0; j < got->n_prompt_tops[i]; j++) {
+			assert_int_equal(got->prompt_tops[i][j], want->prompt_tops[i][j]);
+			fake_check_logprob(got->first_position + i, got->prompt_top_logprobs[i][j],
+					   want->prompt_top_logprobs[i][j]);
+		}
 	}
 }
 

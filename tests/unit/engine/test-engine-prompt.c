@@ -23,6 +23,7 @@ static struct fake_request make_prompt(uint64_t id, uid_t uid, size_t n_prompt, 
 
 	r.params.prompt_logprobs = true;
 	r.params.prompt_logprobs_from = from;
+	r.params.prompt_alternatives = id % 2 ? FAKE_PROMPT_TOP : 0;
 	return r;
 }
 
@@ -47,7 +48,7 @@ static void test_positions(void **state)
 			if (froms[i] < lengths[l])
 				assert_int_equal(got->n_prompts, lengths[l] - froms[i]);
 			if (!froms[i])
-				assert_true(isnan(got->prompt_logprobs[0]));
+				assert_true(isnan(got->prompt_logprobs[0]) && !got->n_prompt_tops[0]);
 		}
 	}
 	stop(&f);
@@ -123,7 +124,7 @@ static void test_same_bits(void **state)
 static void test_full(void **state)
 {
 	struct fixture f = start(&config_default);
-	struct fake_request r = make_prompt(0, 1, 60, 0, 4), other = make_request(1, 2, 5, 60);
+	struct fake_request r = make_prompt(1, 1, 60, 0, 4), other = make_request(0, 2, 5, 60);
 	struct engine_stats stats;
 
 	(void)state;
@@ -133,7 +134,7 @@ static void test_full(void **state)
 		engine_stats(f.engine, &stats);
 		usleep(100);
 	} while (!stats.n_parked);
-	assert_int_equal(f.client->results[0].n_prompts, 21);
+	assert_int_equal(f.client->results[1].n_prompts, 21);
 	/* The reader hears of what came before. */
 	pthread_mutex_lock(&f.client->lock);
 	while (f.client->n_unflushed)
@@ -146,6 +147,55 @@ static void test_full(void **state)
 	engine_room(f.engine, 1);
 	fake_client_wait_released(f.client, 2);
 	check_whole(&f, &r);
+	stop(&f);
+}
+
+/* More alternatives than there are tokens, and more than are kept: cut. */
+static void test_many_alternatives(void **state)
+{
+	struct fixture f = start(&config_default);
+	struct fake_request r = make_prompt(1, 1, 30, 0, 0);
+	struct engine_request_params params = r.params;
+	uint64_t bytes[2];
+
+	(void)state;
+	for (int i = 0; i < 2; i++) {
+		fake.n_allowed = fake.n_entered;
+		r.params.prompt_alternatives = i ? UINT32_MAX : ENGINE_PROMPT_ALTERNATIVES_MAX;
+		submit(&f, &r);
+		bytes[i] = account_used(f.accounts, 1, ACCOUNT_MEMORY);
+		engine_cancel(f.engine, 1, 1);
+		fake_allow(UINT64_MAX);
+		fake_client_wait_released(f.client, (uint32_t)i + 1);
+		f.client->results[1] = (struct fake_result){ 0 };
+	}
+	assert_int_equal(bytes[0], bytes[1]);
+	r.params = params;
+	submit(&f, &r);
+	fake_client_wait_released(f.client, 3);
+	check_whole(&f, &r);
+	stop(&f);
+}
+
+/* Penalties look at what was generated alone, preempted or not. */
+static void test_penalties(void **state)
+{
+	struct engine_config config = config_default;
+	struct fake_request r[4];
+	struct fixture f;
+
+	(void)state;
+	config.kv_memory = 4 * MIB;
+	f = start(&config);
+	for (uint32_t i = 0; i < 4; i++) {
+		r[i] = make_request(i, i % 2, 20 + i, 40);
+		r[i].params.sampling.presence_penalty = 0.5f;
+		r[i].params.sampling.frequency_penalty = i % 2 ? 1.5f : -0.3f;
+		submit(&f, &r[i]);
+	}
+	fake_client_wait_released(f.client, 4);
+	for (uint32_t i = 0; i < 4; i++)
+		check_whole(&f, &r[i]);
 	stop(&f);
 }
 
@@ -197,6 +247,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_positions), cmocka_unit_test(test_cost),   cmocka_unit_test(test_same_bits),
 		cmocka_unit_test(test_full),	  cmocka_unit_test(test_cancel), cmocka_unit_test(test_stalls_nobody),
+		cmocka_unit_test(test_many_alternatives), cmocka_unit_test(test_penalties),
 	};
 
 	alarm(120);	/* a hang is a failure */

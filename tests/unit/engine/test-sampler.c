@@ -21,6 +21,8 @@
 
 static const struct sampler_params greedy = { .top_p = 1, .repeat_penalty = 1 };
 
+static const struct sampler_history none;
+
 struct naive_token {
 	int32_t id;
 	double logit, p;
@@ -43,28 +45,34 @@ static int by_logit(const void *a, const void *b)
 	return x->id < y->id ? -1 : 1;
 }
 
-static void adjust(double *logits, size_t n, const struct sampler_params *p, const int32_t *history,
-		   size_t n_history)
+static void adjust(double *logits, const struct sampler_params *p, const struct sampler_history *h)
 {
 	static bool seen[N_MAX];
-	size_t from = n_history > p->repeat_last_n ? n_history - p->repeat_last_n : 0;
+	size_t from = h->n > p->repeat_last_n ? h->n - p->repeat_last_n : 0;
 
 	memset(seen, 0, sizeof(seen));
 	for (size_t i = 0; i < p->n_bias; i++)
 		logits[p->bias[i].id] += (double)p->bias[i].bias;
-	for (size_t i = from; i < n_history; i++) {
-		double *l = &logits[history[i]];
+	for (size_t i = from; i < h->n; i++) {
+		double *l = &logits[h->tokens[i]];
 
-		if (!seen[history[i]])
+		if (!seen[h->tokens[i]])
 			*l = *l > 0 ? *l / (double)p->repeat_penalty : *l * (double)p->repeat_penalty;
-		seen[history[i]] = true;
+		seen[h->tokens[i]] = true;
 	}
-	(void)n;
+	memset(seen, 0, sizeof(seen));
+	for (size_t i = h->n_prompt; i < h->n; i++) {
+		int32_t id = h->tokens[i];
+
+		/* mu -= c * frequency + (c > 0) * presence, a token at a time */
+		logits[id] -= (double)p->frequency_penalty + (seen[id] ? 0 : (double)p->presence_penalty);
+		seen[id] = true;
+	}
 }
 
 /* Everything as the header says it, with one full sort. */
 static void naive_distribution(const struct sampler_params *p, const float *logits, size_t n,
-			       const int32_t *history, size_t n_history)
+			       const struct sampler_history *h)
 {
 	static double l[N_MAX];
 	double sum = 0, kept = 0, cum = 0;
@@ -72,7 +80,7 @@ static void naive_distribution(const struct sampler_params *p, const float *logi
 
 	for (size_t i = 0; i < n; i++)
 		l[i] = isnan(logits[i]) ? -INFINITY : (double)logits[i];
-	adjust(l, n, p, history, n_history);
+	adjust(l, p, h);
 	for (size_t i = 0; i < n; i++)
 		naive.tokens[i] = (struct naive_token){ .id = (int32_t)i, .logit = l[i] };
 	qsort(naive.tokens, n, sizeof(*naive.tokens), by_logit);
@@ -125,7 +133,7 @@ static void random_logits(float *logits, size_t n, float spread)
  * standard deviation is sqrt(2 df), and six of those are allowed.
  */
 static void check_draws(struct sampler *s, const struct sampler_params *p, const float *logits, size_t n,
-			const int32_t *history, size_t n_history, int n_draws)
+			const struct sampler_history *h, int n_draws)
 {
 	static int counts[N_MAX];
 	struct sampler_result result;
@@ -136,7 +144,7 @@ static void check_draws(struct sampler *s, const struct sampler_params *p, const
 	memset(counts, 0, sizeof(counts));
 	sampler_rng_init(&rng, p->seed);
 	for (int i = 0; i < n_draws; i++) {
-		assert_int_equal(sampler_sample(s, p, &rng, logits, history, n_history, &result), 0);
+		assert_int_equal(sampler_sample(s, p, &rng, logits, h, &result), 0);
 		assert_in_range(result.id, 0, n - 1);
 		counts[result.id]++;
 	}
@@ -186,11 +194,11 @@ static void test_sets(void **state)
 		};
 
 		random_logits(logits, n, 1.5f);
-		naive_distribution(&p, logits, n, NULL, 0);
+		naive_distribution(&p, logits, n, &none);
 		if (naive.border < 1e-5)
 			continue;
 		assert_int_equal(sampler_new(&s, (uint32_t)n), 0);
-		check_draws(s, &p, logits, n, NULL, 0, 4000);
+		check_draws(s, &p, logits, n, &none, 4000);
 		sampler_free(s);
 		n_checked++;
 	}
@@ -221,8 +229,8 @@ static void test_distribution(void **state)
 		random_logits(logits, 1027, 3);
 		logits[17] = NAN;
 		logits[18] = -INFINITY;
-		naive_distribution(&cases[c], logits, 1027, NULL, 0);
-		check_draws(s, &cases[c], logits, 1027, NULL, 0, 3000);
+		naive_distribution(&cases[c], logits, 1027, &none);
+		check_draws(s, &cases[c], logits, 1027, &none, 3000);
 	}
 	sampler_free(s);
 }
@@ -230,7 +238,8 @@ static void test_distribution(void **state)
 static void test_penalty_and_bias(void **state)
 {
 	const struct sampler_bias bias[] = { { 3, 2.5f }, { 5, -INFINITY }, { 7, -1 } };
-	const int32_t history[] = { 9, 1, 2, 2, 3, 1, 8 };
+	const int32_t tokens[] = { 9, 1, 2, 2, 3, 1, 8 };
+	struct sampler_history history = { tokens, 7, 7 };
 	struct sampler_params p = {
 		.temperature = 1, .top_p = 1, .repeat_penalty = 1.7f, .repeat_last_n = 6, .seed = 5,
 		.bias = bias, .n_bias = 3,
@@ -244,8 +253,12 @@ static void test_penalty_and_bias(void **state)
 	for (int round = 0; round < 20; round++) {
 		random_logits(logits, 12, 2);
 		p.repeat_last_n = round % 2 ? 6 : UINT32_MAX;
-		naive_distribution(&p, logits, 12, history, 7);
-		check_draws(s, &p, logits, 12, history, 7, 3000);
+		p.repeat_penalty = round % 3 ? 1.7f : 1;
+		p.presence_penalty = round % 4 == 1 ? 0.8f : 0;
+		p.frequency_penalty = round % 5 > 2 ? (float)(round % 5) - 3.4f : 0;
+		history.n_prompt = (size_t)round % 8;
+		naive_distribution(&p, logits, 12, &history);
+		check_draws(s, &p, logits, 12, &history, 3000);
 	}
 	sampler_free(s);
 }
@@ -257,7 +270,7 @@ static int32_t pick(struct sampler *s, const struct sampler_params *p, const flo
 
 	sampler_rng_init(&rng, 1);
 	before = rng;
-	assert_int_equal(sampler_sample(s, p, &rng, logits, NULL, 0, &result), 0);
+	assert_int_equal(sampler_sample(s, p, &rng, logits, &none, &result), 0);
 	if (p->temperature == 0)
 		assert_memory_equal(&rng, &before, sizeof(rng));
 	assert_true(isnan(result.logprob));
@@ -292,23 +305,43 @@ static void test_greedy(void **state)
 	for (int i = 0; i < 9; i++)
 		logits[i] = i % 2 ? NAN : -INFINITY;
 	sampler_rng_init(&rng, 1);
-	assert_int_equal(sampler_sample(s, &greedy, &rng, logits, NULL, 0, &result), -EINVAL);
+	assert_int_equal(sampler_sample(s, &greedy, &rng, logits, &none, &result), -EINVAL);
 	assert_int_equal(result.id, 77);
 	logits[8] = 1;	/* forbidden by the bias */
-	assert_int_equal(sampler_sample(s, &biased, &rng, logits, NULL, 0, &result), -EINVAL);
+	assert_int_equal(sampler_sample(s, &biased, &rng, logits, &none, &result), -EINVAL);
 	sampler_free(s);
 	sampler_free(NULL);
 	assert_int_equal(sampler_new(&s, 0), -EINVAL);
+}
+
+/* A given token's numbers are those that it has when it is drawn, with as many alternatives as asked for. */
+static void check_score(struct sampler *s, const float *logits, const struct sampler_result *drawn)
+{
+	struct sampler_result want = *drawn, result;
+	struct sampler_top top[20];
+
+	memcpy(top, drawn->top, sizeof(top));
+	for (int i = -1; i < 20; i++) {
+		int32_t id = i < 0 ? want.id : top[i].id;
+		uint32_t n_top = (uint32_t)(i + 1) % 20;
+
+		sampler_score(s, logits, id, n_top, &result);
+		assert_int_equal(result.id, id);
+		assert_true(result.logprob == (i < 0 ? want.logprob : top[i].logprob));
+		assert_int_equal(result.n_top, n_top);
+		assert_memory_equal(result.top, top, n_top * sizeof(*top));
+	}
 }
 
 /* Of the raw logits, whatever bias, penalty and temperature do to the draw. */
 static void test_logprobs(void **state)
 {
 	const struct sampler_bias bias = { 100, 50 };
-	const int32_t history[] = { 1, 2, 3 };
+	const int32_t tokens[] = { 1, 2, 3 };
+	const struct sampler_history h = { tokens, 3, 1 };
 	struct sampler_params p = {
 		.temperature = 0.7f, .top_p = 0.9f, .repeat_penalty = 1.3f, .repeat_last_n = 64,
-		.bias = &bias, .n_bias = 1, .logprobs = 1, .n_logprobs = 20,
+		.presence_penalty = 2, .bias = &bias, .n_bias = 1, .logprobs = 1, .n_logprobs = 20,
 	};
 	const struct sampler_params one = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
 	static float logits[N_MAX];
@@ -325,9 +358,9 @@ static void test_logprobs(void **state)
 
 		random_logits(logits, 3001, round % 2 ? 5 : 0.5f);
 		logits[0] = NAN;
-		naive_distribution(&one, logits, 3001, NULL, 0);
+		naive_distribution(&one, logits, 3001, &none);
 		p.temperature = round % 3 ? 0.7f : 0;
-		assert_int_equal(sampler_sample(s, &p, &rng, logits, history, 3, &result), 0);
+		assert_int_equal(sampler_sample(s, &p, &rng, logits, &h, &result), 0);
 		assert_int_equal(result.n_top, 20);
 		for (int i = 0; i < 20; i++) {
 			assert_int_equal(result.top[i].id, naive.tokens[i].id);
@@ -337,14 +370,12 @@ static void test_logprobs(void **state)
 			if (naive.tokens[i].id == result.id)
 				own = log(naive.tokens[i].p);
 		assert_true(fabs((double)result.logprob - own) < 2e-5);
-		/* Any token's alone is the same number. */
-		assert_true(sampler_logprob(s, logits, result.id) == result.logprob);
-		for (int i = 0; i < 20; i++)
-			assert_true(sampler_logprob(s, logits, result.top[i].id) == result.top[i].logprob);
-		assert_true(sampler_logprob(s, logits, 0) == -INFINITY);	/* NaN counts as that */
+		check_score(s, logits, &result);
+		sampler_score(s, logits, 0, 0, &result);
+		assert_true(result.logprob == -INFINITY && !result.n_top);	/* NaN counts as that */
 	}
 	p.n_logprobs = 0;
-	assert_int_equal(sampler_sample(s, &p, &rng, logits, history, 3, &result), 0);
+	assert_int_equal(sampler_sample(s, &p, &rng, logits, &h, &result), 0);
 	assert_int_equal(result.n_top, 0);
 	assert_false(isnan(result.logprob));
 	sampler_free(s);
@@ -357,13 +388,51 @@ static void test_logprobs(void **state)
 	logits[0] = -INFINITY;
 	logits[1] = 1;
 	logits[2] = 1;
-	assert_int_equal(sampler_sample(s, &p, &rng, logits, NULL, 0, &result), 0);
+	assert_int_equal(sampler_sample(s, &p, &rng, logits, &none, &result), 0);
 	assert_int_equal(result.n_top, 2);
 	assert_int_equal(result.id, 1);
 	assert_true(fabsf(result.top[1].logprob - logf(0.5f)) < 1e-6f);
-	assert_true(sampler_logprob(s, logits, 0) == -INFINITY);
+	sampler_score(s, logits, 0, UINT32_MAX, &result);
+	assert_true(result.logprob == -INFINITY && result.n_top == 2);
 	logits[1] = logits[2] = NAN;
-	assert_true(isnan(sampler_logprob(s, logits, 1)));
+	sampler_score(s, logits, 1, 2, &result);
+	assert_true(isnan(result.logprob) && !result.n_top);
+	sampler_free(s);
+}
+
+/* OpenAI's formula to the number: greedy changes over exactly where the logits cross. */
+static void test_counts(void **state)
+{
+	const int32_t tokens[] = { 0, 0, 0, 0, 1, 2, 1, 1, 1, 2, -1, 99 };	/* 1 four times, 2 twice */
+	struct sampler_history h = { tokens, 10, 4 };
+	struct sampler_params p = greedy;
+	float logits[4] = { 0, 8, 4, 3 };
+	struct sampler_result result;
+	struct sampler_rng rng;
+	struct sampler *s;
+
+	(void)state;
+	sampler_rng_init(&rng, 1);
+	assert_int_equal(sampler_new(&s, 4), 0);
+	p.presence_penalty = 0.5f;
+	for (int step = 0; step < 40; step++) {
+		float a, b;
+		int want;
+
+		p.frequency_penalty = (float)step / 16;	/* all exact in binary */
+		a = 8 - (0.5f + 4 * p.frequency_penalty);
+		b = 4 - (0.5f + 2 * p.frequency_penalty);
+		want = a >= b && a >= 3 ? 1 : b >= 3 ? 2 : 3;
+		/* Ids outside the vocabulary are nobody's. */
+		h.n = step % 2 ? 10 : 12;
+		assert_int_equal(sampler_sample(s, &p, &rng, logits, &h, &result), 0);
+		assert_int_equal(result.id, want);
+	}
+	/* One that was forbidden stays so, however much a token is favoured. */
+	p.presence_penalty = p.frequency_penalty = -2;
+	logits[1] = -INFINITY;
+	assert_int_equal(sampler_sample(s, &p, &rng, logits, &h, &result), 0);
+	assert_int_equal(result.id, 2);
 	sampler_free(s);
 }
 
@@ -374,6 +443,8 @@ static void test_deterministic(void **state)
 				   .top_p = 0.95f,
 				   .min_p = 0.01f,
 				   .repeat_penalty = 1.1f,
+				   .presence_penalty = 0.2f,
+				   .frequency_penalty = 0.1f,
 				   .repeat_last_n = 8};
 	struct sampler_params other = p;
 	static float logits[1000], copy[1000];
@@ -392,12 +463,12 @@ static void test_deterministic(void **state)
 	sampler_rng_init(&b, 42);
 	sampler_rng_init(&c, 43);
 	for (size_t i = 0; i < 300; i++) {
-		assert_int_equal(sampler_sample(s, &p, &a, logits, ids, i, &result), 0);
+		assert_int_equal(sampler_sample(s, &p, &a, logits, &(struct sampler_history){ ids, i, 0 }, &result), 0);
 		ids[i] = result.id;
 	}
 	for (size_t i = 0; i < 300; i++) {
-		assert_int_equal(sampler_sample(s, &other, &c, logits, ids, i, &again), 0);
-		assert_int_equal(sampler_sample(s, &p, &b, logits, ids, i, &again), 0);
+		assert_int_equal(sampler_sample(s, &other, &c, logits, &(struct sampler_history){ ids, i, 0 }, &again), 0);
+		assert_int_equal(sampler_sample(s, &p, &b, logits, &(struct sampler_history){ ids, i, 0 }, &again), 0);
 		assert_int_equal(again.id, ids[i]);
 	}
 	assert_memory_equal(logits, copy, sizeof(copy));
@@ -418,7 +489,7 @@ static void test_generator(void **state)
 	/* All equal: the token drawn is the top 20 bits of the number. */
 	assert_int_equal(sampler_new(&s, 1u << 20), 0);
 	for (int i = 0; i < 4; i++) {
-		assert_int_equal(sampler_sample(s, &p, &rng, flat, NULL, 0, &result), 0);
+		assert_int_equal(sampler_sample(s, &p, &rng, flat, &none, &result), 0);
 		assert_int_equal(result.id, expected[i] >> 44);
 	}
 	sampler_free(s);
@@ -430,6 +501,7 @@ int main(void)
 		cmocka_unit_test(test_sets),
 		cmocka_unit_test(test_distribution),
 		cmocka_unit_test(test_penalty_and_bias),
+		cmocka_unit_test(test_counts),
 		cmocka_unit_test(test_greedy),
 		cmocka_unit_test(test_logprobs),
 		cmocka_unit_test(test_deterministic),
