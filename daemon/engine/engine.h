@@ -68,7 +68,7 @@ struct engine_config {
 
 struct engine_request_params {
 	struct sampler_params sampling;
-	uint32_t max_tokens;		/* UINT32_MAX: until the context is full; 0: the prompt is computed, that is all */
+	uint32_t max_tokens;		/* UINT32_MAX: until the context is full; 0: none, the prompt is computed */
 	const char *const *stop;	/* [n_stop] NUL-terminated, not empty */
 	size_t n_stop;
 	bool ignore_eos;

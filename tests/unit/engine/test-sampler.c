@@ -463,12 +463,16 @@ static void test_deterministic(void **state)
 	sampler_rng_init(&b, 42);
 	sampler_rng_init(&c, 43);
 	for (size_t i = 0; i < 300; i++) {
-		assert_int_equal(sampler_sample(s, &p, &a, logits, &(struct sampler_history){ ids, i, 0 }, &result), 0);
+		struct sampler_history h = { ids, i, 0 };
+
+		assert_int_equal(sampler_sample(s, &p, &a, logits, &h, &result), 0);
 		ids[i] = result.id;
 	}
 	for (size_t i = 0; i < 300; i++) {
-		assert_int_equal(sampler_sample(s, &other, &c, logits, &(struct sampler_history){ ids, i, 0 }, &again), 0);
-		assert_int_equal(sampler_sample(s, &p, &b, logits, &(struct sampler_history){ ids, i, 0 }, &again), 0);
+		struct sampler_history h = { ids, i, 0 };
+
+		assert_int_equal(sampler_sample(s, &other, &c, logits, &h, &again), 0);
+		assert_int_equal(sampler_sample(s, &p, &b, logits, &h, &again), 0);
 		assert_int_equal(again.id, ids[i]);
 	}
 	assert_memory_equal(logits, copy, sizeof(copy));
