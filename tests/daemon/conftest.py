@@ -169,6 +169,16 @@ def real_model():
     return pathlib.Path(path)
 
 
+@pytest.fixture(scope="session")
+def packages():
+    """The folder of the Python packages of tests/packages.txt, for PYTHONPATH."""
+    path = os.environ.get("KVD_TEST_PACKAGES")
+    if not path:
+        missing = "KVD_TEST_PACKAGES is not set (tools/fetch-packages)"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
+    return pathlib.Path(path)
+
+
 @pytest.fixture
 def daemons(directory):
     """start(*options) -> Daemon; all are stopped and checked at the end."""
