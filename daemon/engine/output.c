@@ -92,7 +92,7 @@ static void add_text(struct output *o)
 }
 
 int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
-		 const struct sampler_result *token)
+		 const struct sampler_result *token, uint64_t gap_ns)
 {
 	size_t n_bytes = 0;
 	const uint8_t *bytes = tokenizer_bytes_after(t, previous, token->id, &n_bytes);
@@ -109,6 +109,7 @@ int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
 	event->token.id = token->id;
 	event->token.logprob = token->logprob;
 	event->token.is_control = is_control;
+	event->token.gap_ns = gap_ns;
 	event->token.bytes = bytes;
 	event->token.n_bytes = n_bytes;
 	if (token->n_top)

@@ -70,10 +70,10 @@ uint64_t output_bound(const struct output *o, uint32_t max_piece);
 /*
  * Makes the events of a token that comes behind the token previous (-1: none):
  * token, alternatives if there are any, text if any is released (never for a
- * control token).  None may be pending.  0 or -ENOMEM.
+ * control token).  None may be pending.  gap_ns: as in the event.  0 or -ENOMEM.
  */
 int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
-		 const struct sampler_result *token);
+		 const struct sampler_result *token, uint64_t gap_ns);
 
 /*
  * A prompt token, behind previous (-1: it is the first), with its log-probability and alternatives; there is room

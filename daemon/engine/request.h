@@ -48,7 +48,7 @@ struct engine_request {
 	struct output output;
 	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
 	struct charge charge_request, charge_memory;
-	uint64_t submit_ns, admit_ns, first_token_ns;	/* 0: not yet */
+	uint64_t submit_ns, admit_ns, first_token_ns, last_token_ns;	/* 0: not yet */
 	atomic_bool cancel;		/* wanted; set by any thread */
 	atomic_bool room;		/* its sink may have room; set by any thread */
 };

@@ -71,6 +71,7 @@ struct sink_event {
 			bool is_control;
 			const uint8_t *bytes;
 			size_t n_bytes;
+			uint64_t gap_ns;	/* since the token before it was drawn; 0: it is the first */
 		} token;
 		struct {
 			const uint8_t *bytes;	/* whole code points */

@@ -83,6 +83,17 @@ static enum sink_finish ending(const struct engine_request *r, int32_t id)
 	return 0;
 }
 
+/* A token was drawn: the time since the one before it, 0 where it is the first. */
+static uint64_t note_time(struct engine_request *r)
+{
+	uint64_t now = clock_ns(), gap = r->first_token_ns ? now - r->last_token_ns : 0;
+
+	if (!r->first_token_ns)
+		r->first_token_ns = now;
+	r->last_token_ns = now;
+	return gap;
+}
+
 /* Draws the next token, and delivers it. */
 static void generate(struct engine *e, struct engine_request *r, const float *logits)
 {
@@ -95,12 +106,11 @@ static void generate(struct engine *e, struct engine_request *r, const float *lo
 		engine_fail(e, r, SINK_ERROR_INTERNAL, "no token can follow: none has a finite logit");
 		return;
 	}
-	if (request_append_token(r, token.id) || output_token(&r->output, em->tokenizer, previous, &token)) {
+	if (request_append_token(r, token.id) ||
+	    output_token(&r->output, em->tokenizer, previous, &token, note_time(r))) {
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 		return;
 	}
-	if (!r->first_token_ns)
-		r->first_token_ns = clock_ns();
 	e->stats.generated_tokens++;
 	em->stats.generated_tokens++;
 	if (e->no_cache)

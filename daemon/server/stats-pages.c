@@ -16,6 +16,7 @@ struct stats_page {
 	_Atomic uint64_t prompt_tokens, generated_tokens;
 	_Atomic uint64_t requests_done, requests_cancelled, requests_failed;
 	_Atomic uint64_t cache_lookups, cache_hits, cached_tokens;
+	struct latency queue, first_token, gap;
 };
 
 struct stats_pages {
@@ -23,7 +24,29 @@ struct stats_pages {
 	uint64_t started_ns;
 	struct segment totals;
 	struct list pages;
+	struct stats_figures gone;	/* what freed pages had */
 };
+
+static uint64_t get(const _Atomic uint64_t *counter)
+{
+	return atomic_load_explicit(counter, memory_order_relaxed);
+}
+
+/* Adds the page's figures to sum. */
+static void sum_figures(const struct stats_page *page, struct stats_figures *sum)
+{
+	sum->prompt_tokens += get(&page->prompt_tokens);
+	sum->generated_tokens += get(&page->generated_tokens);
+	sum->requests_done += get(&page->requests_done);
+	sum->requests_cancelled += get(&page->requests_cancelled);
+	sum->requests_failed += get(&page->requests_failed);
+	sum->cache_lookups += get(&page->cache_lookups);
+	sum->cache_hits += get(&page->cache_hits);
+	sum->cached_tokens += get(&page->cached_tokens);
+	latency_sum(&page->queue, &sum->queue);
+	latency_sum(&page->first_token, &sum->first_token);
+	latency_sum(&page->gap, &sum->gap);
+}
 
 static void page_free(struct stats_page *page)
 {
@@ -75,8 +98,10 @@ static void trim(struct stats_pages *p)
 			oldest = oldest ? oldest : page;
 		}
 	}
-	if (n > STATS_PAGES_IDLE_MAX)
+	if (n > STATS_PAGES_IDLE_MAX) {
+		sum_figures(oldest, &p->gone);
 		page_free(oldest);
+	}
 }
 
 int stats_pages_get(struct stats_pages *p, uid_t uid, struct stats_page **out)
@@ -137,9 +162,14 @@ void stats_page_count(struct stats_page *page, const struct sink_event *event)
 	switch (event->type) {
 	case SINK_TOKEN:
 		add(&page->generated_tokens, 1);
+		if (event->token.gap_ns)
+			latency_add(&page->gap, event->token.gap_ns);
 		break;
 	case SINK_USAGE:
 		add(&page->prompt_tokens, event->usage.prompt_tokens);
+		latency_add(&page->queue, event->usage.queue_ns);
+		if (event->usage.generated_tokens)
+			latency_add(&page->first_token, event->usage.queue_ns + event->usage.prefill_ns);
 		if (event->usage.miss == SINK_MISS_NO_CACHE)
 			break;
 		add(&page->cache_lookups, 1);
@@ -164,9 +194,33 @@ void stats_page_count_gone(struct stats_page *page)
 	add(&page->requests_cancelled, 1);
 }
 
-static uint64_t get(const _Atomic uint64_t *counter)
+void stats_pages_figures_of(const struct stats_pages *p, uid_t uid, struct stats_figures *out)
 {
-	return atomic_load_explicit(counter, memory_order_relaxed);
+	*out = (struct stats_figures){ 0 };
+	list_for_each(e, &p->pages) {
+		struct stats_page *page = list_entry(e, struct stats_page, link);
+
+		if (page->uid == uid)
+			sum_figures(page, out);
+	}
+}
+
+void stats_pages_figures(const struct stats_pages *p, struct stats_figures *out)
+{
+	*out = p->gone;
+	list_for_each(e, &p->pages)
+		sum_figures(list_entry(e, struct stats_page, link), out);
+}
+
+size_t stats_pages_uids(const struct stats_pages *p, uid_t *uids, size_t max)
+{
+	size_t n = 0;
+
+	list_for_each(e, &p->pages) {
+		if (n < max)
+			uids[n++] = list_entry(e, struct stats_page, link)->uid;
+	}
+	return n;
 }
 
 void stats_page_read(const struct stats_page *page, struct accounts *accounts,

@@ -20,6 +20,7 @@
 #include "daemon/engine/disk-store.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/sink.h"
+#include "daemon/server/latency.h"
 #include "ipc/base/account.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/stats.h"
@@ -49,6 +50,22 @@ void stats_page_count_gone(struct stats_page *page);
 /* Figures of one uid: counters as of now, the rest from views.  For `status` too. */
 void stats_page_read(const struct stats_page *page, struct accounts *accounts,
 		     const struct engine_request_view *views, size_t n_views, struct kvd_stats *out);
+
+/* What requests have come to since the start. */
+struct stats_figures {
+	uint64_t prompt_tokens;		/* cached ones, too; of requests that ended in order */
+	uint64_t generated_tokens;
+	uint64_t requests_done, requests_cancelled, requests_failed;
+	uint64_t cache_lookups, cache_hits, cached_tokens;
+	struct latency_figures queue, first_token;	/* since the request came; of those that ended in order */
+	struct latency_figures gap;			/* between two tokens */
+};
+/* The uid's; zeros where it has no page. */
+void stats_pages_figures_of(const struct stats_pages *p, uid_t uid, struct stats_figures *out);
+/* Of all uids together, those whose pages are gone included. */
+void stats_pages_figures(const struct stats_pages *p, struct stats_figures *out);
+/* The uids that have pages, at most max: how many. */
+size_t stats_pages_uids(const struct stats_pages *p, uid_t *uids, size_t max);
 
 struct stats_health {
 	enum kvd_stats_state state;
