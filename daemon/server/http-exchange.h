@@ -40,7 +40,7 @@ enum http_peer_kind {
 /* Who asks. */
 struct http_peer {
 	enum http_peer_kind kind;
-	uid_t account;			/* what it takes is charged to: its uid, or what stands for its key (account.h) */
+	uid_t account;			/* charged for what it takes: its uid, or what stands for its key (account.h) */
 	bool is_admin;
 	char own[KVD_NAMESPACE_MAX + 1];	/* its namespace; NOBODY: "" */
 	uint32_t groups;		/* as in namespace_choose() */

@@ -17,7 +17,8 @@
 extern const uint64_t latency_bounds[LATENCY_N_BOUNDS];
 
 struct latency {
-	_Atomic uint64_t counts[LATENCY_N_BOUNDS + 1];	/* of times up to the bound and above the one before; the last: longer */
+	/* Of times up to the bound and above the one before; the last: longer. */
+	_Atomic uint64_t counts[LATENCY_N_BOUNDS + 1];
 	_Atomic uint64_t sum_ns;
 };
 
