@@ -138,7 +138,8 @@ enum kvd_code {
 	KVD_CODE_EXISTS = 17,		/* a model of this name is there */
 	KVD_CODE_NO_ENTRY = 18,		/* no such entry of the cache, or none that the peer may know of */
 	KVD_CODE_FILE = 19,		/* a file can't be written or read, or is not what it should be */
-	KVD_CODE_LAST = KVD_CODE_FILE,
+	KVD_CODE_DEADLINE = 20,		/* the request's time was up before its end */
+	KVD_CODE_LAST = KVD_CODE_DEADLINE,
 };
 
 /* What a prompt part holds. */

@@ -27,6 +27,7 @@ const char *refusal_name(uint32_t code)
 		[KVD_REFUSED_TEMPLATE] = "template", [KVD_REFUSED_NO_MEMORY] = "no_memory",
 		[KVD_REFUSED_SHUTDOWN] = "shutdown", [KVD_REFUSED_INTERNAL] = "internal",
 		[KVD_REFUSED_LOADING] = "loading", [KVD_REFUSED_NO_ENTRY] = "no_entry",
+		[KVD_REFUSED_DEADLINE] = "deadline",
 	};
 
 	return code < sizeof(names) / sizeof(names[0]) && names[code] ? names[code] : "unknown";

@@ -21,11 +21,13 @@ static void let_go(struct engine *e, struct engine_request *r)
 	engine_disk_forget(r);
 	engine_release_blocks(e, r);
 	engine_prefix_deinit(r);
+	heap_remove(&e->deadlines, &r->deadline);
 	if (r->seq.share)
 		scheduler_remove(&e->sched, &r->seq);
 	pthread_mutex_lock(&e->lock);
 	list_unlink(&r->link);
 	r->model->n_requests--;
+	engine_note_end(e, r);
 	pthread_mutex_unlock(&e->lock);
 	list_push_back(&e->finished, &r->link);
 	charge_deinit(&r->charge_request);

@@ -14,6 +14,7 @@
  *   kept.c       what an earlier process has left of it in memory
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
+ *   pulse.c      deadlines; what others may know of how it gets on
  *   cache-control.c  what people ask of the cache; disk-control.c  of what is on disk
  *   share.c, export.c, import.c, verify.c    its bytes go out, come in, and are computed again; see share.h
  *
@@ -119,6 +120,8 @@ struct engine {
 	struct scheduler sched;
 	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */
 	struct list finished;		/* to be released at the end of the round */
+	struct heap deadlines;		/* of requests that have one, the next first */
+	uint64_t last_end_ns;		/* when a request that had been admitted ended */
 	struct sink *dirty;		/* to be flushed */
 	struct engine_stats stats;
 	uint64_t evicted_before;	/* from models that are gone */
@@ -127,6 +130,8 @@ struct engine {
 	struct kb_seq *seqs;		/* [max_seqs] */
 	struct step_entry *entries;	/* [max_seqs] */
 	uint32_t *logit_rows;		/* [max_seqs + logits_quantum] */
+
+	_Atomic uint64_t pulse_ns;	/* when it began what it does now; 0: it waits */
 
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
@@ -142,6 +147,7 @@ struct engine {
 	struct engine_call calls[ENGINE_CALLS_MAX];
 	size_t n_calls;
 	struct engine_stats published;
+	uint64_t end_interval_ns;	/* between the ends of requests, a moving average; 0: none has ended */
 };
 
 /* engine.c */
@@ -317,5 +323,19 @@ void engine_finish(struct engine *e, struct engine_request *r, enum sink_finish 
 void engine_fail(struct engine *e, struct engine_request *r, enum sink_error code, const char *text);
 /* Flushes sinks, then lets go of requests that ended. */
 void engine_settle(struct engine *e);
+
+/* pulse.c */
+/* The thread begins something that may take long. */
+void engine_pulse(struct engine *e);
+/* It is about to wait. */
+void engine_rest(struct engine *e);
+/* New requests. */
+void engine_deadline_set(struct engine *e, struct engine_request *r);
+/* Ends those whose time is up. */
+void engine_deadlines(struct engine *e);
+/* When the next one's is; UINT64_MAX: nobody has a deadline. */
+uint64_t engine_next_deadline(const struct engine *e);
+/* Under the lock: the request, which had been admitted, ends. */
+void engine_note_end(struct engine *e, const struct engine_request *r);
 
 #endif

@@ -291,10 +291,12 @@ static void answer_ps(struct engine *e, const struct engine_call *call)
 /* Puts a new request into the queue. */
 static void enqueue(struct engine *e, struct engine_request *r)
 {
-	if (engine_prefix_init(e, r) || scheduler_add(&e->sched, &r->seq, &r->model->sched, r->uid))
+	if (engine_prefix_init(e, r) || scheduler_add(&e->sched, &r->seq, &r->model->sched, r->uid)) {
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
-	else
-		scheduler_push(&e->sched, &r->seq);
+		return;
+	}
+	engine_deadline_set(e, r);
+	scheduler_push(&e->sched, &r->seq);
 }
 
 static void stop_requests(struct engine *e)
@@ -371,7 +373,7 @@ static bool anything_asked(const struct engine *e)
 	       !list_empty(&e->removals);
 }
 
-/* When the cache of an idle engine is next to be looked at: a little late, so that one look does for many entries. */
+/* When an idle engine is next to look at its cache: a little late, so that one look does for many entries. */
 static uint64_t next_expiry(const struct engine *e)
 {
 	uint64_t next = e->store && !e->disk_expiring ? e->disk_expiry : EVICT_NEVER;
@@ -406,8 +408,11 @@ static void wait_until(struct engine *e, uint64_t until)
 static void collect(struct engine *e, bool work, struct commands *c)
 {
 	pthread_mutex_lock(&e->lock);
-	if (!work)
-		wait_until(e, next_expiry(e));
+	if (!work) {
+		engine_rest(e);
+		wait_until(e, MIN(next_expiry(e), engine_next_deadline(e)));
+	}
+	engine_pulse(e);
 	take_models(e);
 	c->first_new = take_requests(e);
 	c->attention = e->attention;
@@ -456,6 +461,7 @@ static bool take_commands(struct engine *e, bool work)
 		stop_requests(e);
 	remove_models(e, &c.removals);
 	for (size_t i = 0; i < c.n_calls; i++) {
+		engine_pulse(e);
 		if (c.calls[i].fn)
 			c.calls[i].fn(e, c.calls[i].arg);
 		else
@@ -503,12 +509,15 @@ static void *engine_main(void *arg)
 
 	pthread_setname_np(pthread_self(), "kvd-engine");
 	while (take_commands(e, em != NULL)) {
+		engine_pulse(e);
 		expire(e);
+		engine_deadlines(e);
 		engine_admit(e);
 		engine_publish(e);
 		/* Who is told that a request ended finds it in the figures. */
 		engine_settle(e);
 		em = next_model(e);
+		engine_pulse(e);
 		if (em && delay(e))
 			engine_step(e, em);
 		engine_publish(e);

@@ -89,10 +89,15 @@ struct engine_request_params {
 	const char *own;
 	const char *const *also;
 	size_t n_also;
+	/* Its account's share of the device where several have work; the latest request's counts.  0: ENGINE_WEIGHT. */
+	uint32_t weight;
+	uint64_t deadline_ns;		/* of clock_ns(): then it ends with SINK_ERROR_DEADLINE, running or not; 0: never */
 };
 
 #define ENGINE_ALSO_MAX 16
 #define ENGINE_PROMPT_ALTERNATIVES_MAX 20u
+#define ENGINE_WEIGHT 100u		/* one user's */
+#define ENGINE_WEIGHT_MAX 10000u	/* more counts as that */
 
 /*
  * A request, made by any thread, then owned by the engine once submitted.
@@ -182,6 +187,19 @@ void engine_cancel(struct engine *e, uint64_t client, uint64_t id);
 void engine_cancel_client(struct engine *e, uint64_t client);
 /* Any thread.  The client's sink may have room again. */
 void engine_room(struct engine *e, uint64_t client);
+
+/*
+ * Any thread.  How long the engine's thread has been at what it does now, a step, a command or a round of
+ * admission; 0: it waits for work.
+ */
+uint64_t engine_stuck_ns(const struct engine *e);
+/*
+ * Any thread.  Seconds after which somebody who was refused with ENGINE_E_BUSY or ENGINE_E_QUOTA may have more luck, by
+ * how fast requests have ended lately: ENGINE_WAIT_MIN .. ENGINE_WAIT_MAX.
+ */
+#define ENGINE_WAIT_MIN 1u
+#define ENGINE_WAIT_MAX 60u
+uint32_t engine_wait_hint(struct engine *e, uid_t account);
 
 enum engine_phase { ENGINE_QUEUED, ENGINE_PREFILL, ENGINE_DECODE, ENGINE_PARKED };
 

@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "daemon/cache/heap.h"
 #include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/output.h"
@@ -48,6 +49,7 @@ struct engine_request {
 	struct output output;
 	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
 	struct charge charge_request, charge_memory;
+	struct heap_node deadline;	/* in engine.deadlines, where it has one */
 	uint64_t submit_ns, admit_ns, first_token_ns, last_token_ns;	/* 0: not yet */
 	atomic_bool cancel;		/* wanted; set by any thread */
 	atomic_bool room;		/* its sink may have room; set by any thread */

@@ -40,6 +40,7 @@ enum sink_error {	/* numbers of enum kvd_code */
 	SINK_ERROR_SHUTDOWN = 11,
 	SINK_ERROR_INTERNAL = 12,
 	SINK_ERROR_UNLOADED = 14,
+	SINK_ERROR_DEADLINE = 20,
 };
 
 enum sink_miss {	/* why not all of a prompt came from the cache; numbers of enum kvd_miss */

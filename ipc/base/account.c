@@ -3,19 +3,22 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "ipc/base/list.h"
 
 #define N_BUCKETS 256u
 
-/* Exists as long as something is charged to it. */
+/* Exists as long as something is charged to it, or it has limits of its own. */
 struct account {
 	struct list entry;	/* in its bucket */
 	struct accounts *accounts;
 	uid_t uid;
 	size_t n_charges;
 	uint64_t used[ACCOUNT_N_KINDS];
+	bool has_limits;
+	struct account_limits limits;
 };
 
 struct accounts {
@@ -43,10 +46,19 @@ int accounts_new(struct accounts **out, const struct account_limits *limits)
 	return 0;
 }
 
+static void account_free(struct account *account)
+{
+	list_unlink(&account->entry);
+	free(account);
+}
+
 void accounts_free(struct accounts *accounts)
 {
 	if (!accounts)
 		return;
+	for (size_t i = 0; i < N_BUCKETS; i++)
+		list_for_each_safe(e, next, &accounts->buckets[i])
+			account_free(list_entry(e, struct account, entry));
 	pthread_mutex_destroy(&accounts->lock);
 	free(accounts);
 }
@@ -81,12 +93,38 @@ static struct account *account_new(struct accounts *accounts, uid_t uid)
 	return account;
 }
 
+static int set_limits_locked(struct accounts *accounts, uid_t uid, const struct account_limits *limits)
+{
+	struct account *account = find(accounts, uid);
+
+	if (!account && limits)
+		account = account_new(accounts, uid);
+	if (!account)
+		return limits ? -ENOMEM : 0;
+	account->has_limits = limits != NULL;
+	if (limits)
+		account->limits = *limits;
+	else if (!account->n_charges)
+		account_free(account);
+	return 0;
+}
+
+int accounts_set_limits(struct accounts *accounts, uid_t uid, const struct account_limits *limits)
+{
+	int r;
+
+	pthread_mutex_lock(&accounts->lock);
+	r = set_limits_locked(accounts, uid, limits);
+	pthread_mutex_unlock(&accounts->lock);
+	return r;
+}
+
 static int charge_locked(struct charge *charge, struct accounts *accounts, uid_t uid,
 			 enum account_kind kind, uint64_t amount)
 {
-	uint64_t max = accounts->limits.max[kind];
 	struct account *account = find(accounts, uid);
-	uint64_t used = account ? account->used[kind] : 0;
+	const struct account_limits *limits = account && account->has_limits ? &account->limits : &accounts->limits;
+	uint64_t used = account ? account->used[kind] : 0, max = limits->max[kind];
 
 	if (amount > max || used > max - amount)
 		return ACCOUNT_E_QUOTA;
@@ -122,10 +160,8 @@ void charge_deinit(struct charge *charge)
 	accounts = account->accounts;
 	pthread_mutex_lock(&accounts->lock);
 	account->used[charge->kind] -= charge->amount;
-	if (--account->n_charges == 0) {
-		list_unlink(&account->entry);
-		free(account);
-	}
+	if (--account->n_charges == 0 && !account->has_limits)
+		account_free(account);
 	pthread_mutex_unlock(&accounts->lock);
 	*charge = CHARGE_NULL;
 }

@@ -35,7 +35,7 @@ enum account_kind {
 struct account;
 struct accounts;
 
-/* Limits per uid, indexed by account_kind; UINT64_MAX = no limit. */
+/* Limits of an account, indexed by account_kind; UINT64_MAX = no limit. */
 struct account_limits {
 	uint64_t max[ACCOUNT_N_KINDS];
 };
@@ -51,6 +51,11 @@ struct charge {
 
 int accounts_new(struct accounts **out, const struct account_limits *limits);
 void accounts_free(struct accounts *accounts);	/* every charge must be gone */
+/*
+ * Limits of one account from now on, in place of those for all; NULL: those again.  What it is charged beyond
+ * them stays.  0 or -ENOMEM.
+ */
+int accounts_set_limits(struct accounts *accounts, uid_t uid, const struct account_limits *limits);
 
 /*
  * Charges amount to uid.  0, ACCOUNT_E_QUOTA or -ENOMEM.  *charge must be

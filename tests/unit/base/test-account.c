@@ -70,6 +70,42 @@ static void test_amounts_do_not_wrap(void **state)
 	accounts_free(a);
 }
 
+/* One account's own limits hold for it alone, until they are taken back; what was charged stays. */
+static void test_own_limits(void **state)
+{
+	struct account_limits own = limits;
+	struct charge c[5] = { 0 };
+	struct accounts *a;
+
+	assert_int_equal(accounts_new(&a, &limits), 0);
+	own.max[ACCOUNT_SESSIONS] = 5;
+	own.max[ACCOUNT_MEMORY] = 10;
+	assert_int_equal(accounts_set_limits(a, 9, NULL), 0);	/* there is no such account */
+	assert_int_equal(accounts_set_limits(a, 7, &own), 0);
+	for (int i = 0; i < 5; i++)
+		assert_int_equal(charge_init(&c[i], a, 7, ACCOUNT_SESSIONS, 1), 0);
+	assert_int_equal(charge_init(&(struct charge){ 0 }, a, 7, ACCOUNT_SESSIONS, 1), ACCOUNT_E_QUOTA);
+	assert_int_equal(charge_init(&(struct charge){ 0 }, a, 7, ACCOUNT_MEMORY, 11), ACCOUNT_E_QUOTA);
+	assert_int_equal(charge_init(&(struct charge){ 0 }, a, 8, ACCOUNT_SESSIONS, 4), ACCOUNT_E_QUOTA);
+
+	/* They outlive what is charged, and a change of them what is over it. */
+	for (int i = 0; i < 5; i++)
+		charge_deinit(&c[i]);
+	assert_int_equal(charge_init(&c[0], a, 7, ACCOUNT_SESSIONS, 5), 0);
+	assert_int_equal(accounts_set_limits(a, 7, NULL), 0);
+	assert_int_equal(account_used(a, 7, ACCOUNT_SESSIONS), 5);
+	assert_int_equal(charge_init(&c[1], a, 7, ACCOUNT_SESSIONS, 1), ACCOUNT_E_QUOTA);
+	charge_deinit(&c[0]);
+	assert_int_equal(charge_init(&c[0], a, 7, ACCOUNT_SESSIONS, 4), ACCOUNT_E_QUOTA);
+	assert_int_equal(charge_init(&c[0], a, 7, ACCOUNT_MEMORY, 1000), 0);
+	charge_deinit(&c[0]);
+
+	assert_int_equal(accounts_set_limits(a, 7, &own), 0);
+	assert_int_equal(accounts_set_limits(a, 7, NULL), 0);
+	assert_int_equal(accounts_set_limits(a, 11, &own), 0);	/* goes with the registry */
+	accounts_free(a);
+}
+
 static void test_deinit_twice(void **state)
 {
 	struct accounts *a;
@@ -159,6 +195,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_limit_is_exact),
 		cmocka_unit_test(test_amounts_do_not_wrap),
+		cmocka_unit_test(test_own_limits),
 		cmocka_unit_test(test_deinit_twice),
 		cmocka_unit_test(test_against_sums),
 		cmocka_unit_test(test_threads),
