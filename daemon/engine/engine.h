@@ -89,9 +89,8 @@ struct engine_request_params {
 	const char *own;
 	const char *const *also;
 	size_t n_also;
-	/* Its account's share of the device where several have work; the latest request's counts.  0: ENGINE_WEIGHT. */
-	uint32_t weight;
-	uint64_t deadline_ns;		/* of clock_ns(): then it ends with SINK_ERROR_DEADLINE, running or not; 0: never */
+	uint32_t weight;		/* its account's, as of its latest request, where several share; 0: ENGINE_WEIGHT */
+	uint64_t deadline_ns;		/* of clock_ns(): then it ends with SINK_ERROR_DEADLINE; 0: never */
 };
 
 #define ENGINE_ALSO_MAX 16
