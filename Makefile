@@ -89,7 +89,7 @@ kernels_LIBS := -lm
 model_LIBS := -lpcre2-8 -lxxhash -lm
 cache_LIBS := -lsqlite3 -lzstd -lxxhash -lm
 engine_LIBS := -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
-server_LIBS := -levent_core -levent_pthreads -lsystemd -lmsgpackc -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
+server_LIBS := -levent_core -levent_extra -levent_pthreads -ljansson -lsystemd -lmsgpackc -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
 
 define layer_template
 $(1)_SRC := $$(wildcard $$($(1)_DIR)/*.c)
