@@ -104,9 +104,9 @@ int http_fields_parse(const uint8_t *body, size_t n, struct http_json *root, str
 	struct http_json v;
 
 	if (http_json_parse(body, n, &v, &diag))
-		return http_refuse(why, NULL, HTTP_CODE_JSON, "%s", diag.text);
+		return http_field_refuse(why, NULL, HTTP_CODE_JSON, "%s", diag.text);
 	if (v.type != HTTP_JSON_OBJECT)
-		return http_refuse(why, NULL, HTTP_CODE_TYPE, "the body must be a JSON object, it is %s",
+		return http_field_refuse(why, NULL, HTTP_CODE_TYPE, "the body must be a JSON object, it is %s",
 				   http_type_name(&v));
 	*root = v;
 	return 0;
@@ -125,13 +125,13 @@ struct place {
 
 static int wrong_type(const struct place *p, const char *wanted)
 {
-	return http_refuse(p->why, p->param, HTTP_CODE_TYPE, "%s must be %s, it is %s", p->param, wanted,
+	return http_field_refuse(p->why, p->param, HTTP_CODE_TYPE, "%s must be %s, it is %s", p->param, wanted,
 			   http_type_name(p->value));
 }
 
 static int wrong_number(const struct place *p, const char *kind)
 {
-	return http_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must be %s within %.16g..%.16g", p->param, kind,
+	return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must be %s within %.16g..%.16g", p->param, kind,
 			   p->field->min, p->field->max);
 }
 
@@ -153,7 +153,7 @@ static int read_i64(const struct place *p)
 	if (p->value->type != HTTP_JSON_NUMBER)
 		return wrong_type(p, "an integer");
 	if (!http_json_i64(p->value, p->to))
-		return http_refuse(p->why, p->param, HTTP_CODE_VALUE,
+		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE,
 				   "%s must be an integer within -9223372036854775808..9223372036854775807", p->param);
 	return 0;
 }
@@ -176,10 +176,10 @@ static int read_string(const struct place *p)
 		return wrong_type(p, "a string");
 	n = http_json_string(p->value, (uint8_t *)to, max);
 	if (n < min || n > max)
-		return http_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must have %zu to %zu bytes", p->param, min,
+		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must have %zu to %zu bytes", p->param, min,
 				   max);
 	if (memchr(to, 0, n))
-		return http_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must not contain NUL", p->param);
+		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must not contain NUL", p->param);
 	to[n] = '\0';
 	return 0;
 }
@@ -217,11 +217,11 @@ static int read_value(const struct place *p)
 	case HTTP_FIELD_IGNORED:
 		if (!p->field->harmless || p->field->harmless(p->value))
 			return 0;
-		return http_refuse(p->why, p->param, HTTP_CODE_TYPE, "%s can't have this value", p->param);
+		return http_field_refuse(p->why, p->param, HTTP_CODE_TYPE, "%s can't have this value", p->param);
 	case HTTP_FIELD_UNSUPPORTED:
 		if (p->field->harmless && p->field->harmless(p->value))
 			return 0;
-		return http_refuse(p->why, p->param, HTTP_CODE_UNSUPPORTED, "%s is not supported here", p->param);
+		return http_field_refuse(p->why, p->param, HTTP_CODE_UNSUPPORTED, "%s is not supported here", p->param);
 	}
 	return -EINVAL;
 }
@@ -265,9 +265,9 @@ int http_fields_read(const struct http_json *object, const struct http_field *ta
 		snprintf(param, sizeof(param), "%s%s", prefix, name);
 		f = find(table, n_table, name);
 		if (!f)
-			return http_refuse(why, param, HTTP_CODE_UNKNOWN, "unknown field %s", param);
+			return http_field_refuse(why, param, HTTP_CODE_UNKNOWN, "unknown field %s", param);
 		if (seen & UINT64_C(1) << (f - table))
-			return http_refuse(why, param, HTTP_CODE_VALUE, "%s is there twice", param);
+			return http_field_refuse(why, param, HTTP_CODE_VALUE, "%s is there twice", param);
 		seen |= UINT64_C(1) << (f - table);
 		if (value.type == HTTP_JSON_NULL)
 			continue;

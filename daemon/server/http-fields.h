@@ -48,7 +48,7 @@ struct http_refusal {
 __attribute__((format(printf, 4, 5)))
 void http_refusal_write(struct http_refusal *why, const char *param, const char *code, const char *fmt, ...);
 /* The same, and is -EINVAL.  A macro, since analysers don't see what a variadic function returns. */
-#define http_refuse(...) (http_refusal_write(__VA_ARGS__), diag_err(-EINVAL))
+#define http_field_refuse(...) (http_refusal_write(__VA_ARGS__), diag_err(-EINVAL))
 /* The reply; the exchange ends. */
 void http_reply_refusal(struct http_exchange *x, const struct http_refusal *why);
 /* As an event in a stream.  It refers to why. */
@@ -90,7 +90,7 @@ int http_fields_read(const struct http_json *object, const struct http_field *ta
 /* What a value is, for a refusal: "a string". */
 const char *http_type_name(const struct http_json *v);
 
-/* For .harmless: an object, a string of at most 1024 characters, false, "none", [] or {}, an object with type "text". */
+/* For .harmless: an object; a string of at most 1024 characters; false; "none"; [] or {}; {"type": "text"}. */
 bool http_is_object(const struct http_json *v);
 bool http_is_label(const struct http_json *v);
 bool http_is_false(const struct http_json *v);

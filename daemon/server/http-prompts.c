@@ -5,7 +5,8 @@
 
 static int refuse_type(const struct http_json *v, const char *param, const char *wanted, struct http_refusal *why)
 {
-	return http_refuse(why, param, HTTP_CODE_TYPE, "%s must be %s, it is %s", param, wanted, http_type_name(v));
+	return http_field_refuse(why, param, HTTP_CODE_TYPE, "%s must be %s, it is %s", param, wanted,
+				 http_type_name(v));
 }
 
 /* The token id at v.  False: it is none. */
@@ -33,16 +34,17 @@ static int check_ids(const struct http_json *list, const char *name, struct http
 		snprintf(param, sizeof(param), "%s[%zu]", name, i);
 		if (v.type != HTTP_JSON_NUMBER)
 			return refuse_type(&v, param, "a token id", why);
-		return http_refuse(why, param, HTTP_CODE_VALUE, "%s must be a token id within 0..%d", param, INT32_MAX);
+		return http_field_refuse(why, param, HTTP_CODE_VALUE, "%s must be a token id within 0..%d", param,
+					 INT32_MAX);
 	}
 	if (!i)
-		return http_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
+		return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
 	return 0;
 }
 
 static int check_text(const struct http_json *v, const char *name, struct http_refusal *why)
 {
-	return v->n > 2 ? 0 : http_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
+	return v->n > 2 ? 0 : http_field_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
 }
 
 /* A list of texts or of lists of ids, all of a kind. */
@@ -58,7 +60,8 @@ static int check_list(const struct http_json *list, const char *name, enum http_
 	for (; !r && http_json_next(&it, NULL, &v); i++) {
 		snprintf(param, sizeof(param), "%s[%zu]", name, i);
 		if (i == max)
-			return http_refuse(why, name, HTTP_CODE_VALUE, "%s must not have more than %zu elements", name, max);
+			return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s must not have more than %zu elements",
+						 name, max);
 		if (v.type != type)
 			r = refuse_type(&v, param, type == HTTP_JSON_STRING ? "a string" : "a list of token ids", why);
 		else if (type == HTTP_JSON_STRING)
@@ -86,7 +89,7 @@ int http_prompts_init(struct http_prompts *p, const struct http_json *value, con
 	} else {
 		it = http_json_begin(value);
 		if (!http_json_next(&it, NULL, &first))
-			return http_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
+			return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
 		new.is_list = first.type == HTTP_JSON_STRING || first.type == HTTP_JSON_ARRAY;
 		new.kind = first.type == HTTP_JSON_STRING ? KVD_PART_TEXT : KVD_PART_IDS;
 		r = new.is_list ? check_list(value, name, first.type, max, &new.n, why) : check_ids(value, name, why);
