@@ -89,7 +89,7 @@ kernels_LIBS := -lm
 model_LIBS := -lpcre2-8 -lxxhash -lm
 cache_LIBS := -lsqlite3 -lzstd -lxxhash -lm
 engine_LIBS := -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
-server_LIBS := -levent_core -levent_extra -levent_pthreads -ljansson -lsystemd -lmsgpackc -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
+server_LIBS := -levent_core -levent_pthreads -ljansson -lsystemd -lmsgpackc -lpcre2-8 -lsqlite3 -lzstd -lxxhash -lm
 
 define layer_template
 $(1)_SRC := $$(wildcard $$($(1)_DIR)/*.c)
@@ -307,7 +307,7 @@ install: all
 	$(INSTALL) -m 644 man/kvctl.1 $(DESTDIR)$(mandir)/man1
 	$(INSTALL) -m 644 man/libkvd.3 $(DESTDIR)$(mandir)/man3
 	$(INSTALL) -m 644 man/kvd.conf.5 $(DESTDIR)$(mandir)/man5
-	$(INSTALL) -m 644 man/kvd-cache.7 $(DESTDIR)$(mandir)/man7
+	$(INSTALL) -m 644 man/kvd-cache.7 man/kvd-http.7 $(DESTDIR)$(mandir)/man7
 	$(INSTALL) -m 644 man/kvd.8 $(DESTDIR)$(mandir)/man8
 
 clean:

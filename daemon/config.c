@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "daemon/server/http-address.h"
 #include "daemon/server/namespace.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
@@ -19,7 +20,7 @@
 
 enum kind {
 	KIND_STRING,	/* char * */
-	KIND_MODELS,	/* one more of config.models */
+	KIND_LIST,	/* one more of a char **; min: where its size_t count is */
 	KIND_NUMBER,	/* uint32_t within min..max; "auto" where min is 0 */
 	KIND_SIZE,	/* uint64_t, K, M and G suffixes */
 	KIND_SIZE_AUTO,	/* the same, or "auto" = 0 */
@@ -43,10 +44,19 @@ struct option_row {
 
 static const struct option_row rows[] = {
 	{ "config", KIND_STRING, FIELD(file), 0, 0, "FILE", "read settings from FILE" },
-	{ "model", KIND_MODELS, 0, 0, 0, "FILE", "a model, a GGUF file; may be repeated" },
+	{ "model", KIND_LIST, FIELD(models), FIELD(server.n_models), 0, "FILE",
+	  "a model, a GGUF file; may be repeated" },
 	{ "state-dir", KIND_STRING, FIELD(state_dir), 0, 0, "DIR", "where what is kept for good lies" },
 	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
+	{ "http", KIND_LIST, FIELD(http), FIELD(server.n_http), 0, "ADDR:PORT|unix:PATH|off",
+	  "serve HTTP there too; may be repeated" },
+	{ "http-max-body", KIND_SIZE, FIELD(server.http_max_body), 64 << 10, 1ull << 30, "SIZE",
+	  "largest body of an HTTP request" },
+	{ "http-request-time", KIND_NUMBER, FIELD(server.http_request_s), 1, 3600, "SECONDS",
+	  "in which an HTTP request must have come" },
+	{ "http-idle-time", KIND_NUMBER, FIELD(server.http_idle_s), 1, 86400, "SECONDS",
+	  "for which an HTTP connection may do nothing" },
 	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
 	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N",
 	  "tokens in a block: 16, 32 or 64" },
@@ -116,33 +126,45 @@ static int set_string(char **field, const char *name, const char *value, struct 
 	return 0;
 }
 
-static void clear_models(struct config *c)
+/* A list in the configuration. */
+struct list_field {
+	char ***items;
+	size_t *n;
+};
+
+static struct list_field list_of(struct config *c, const struct option_row *row)
 {
-	for (size_t i = 0; i < c->server.n_models; i++)
-		free(c->models[i]);
-	free(c->models);
-	c->models = NULL;
-	c->server.n_models = 0;
+	return (struct list_field){ (char ***)((char *)c + row->offset), (size_t *)((char *)c + row->min) };
+}
+
+static void clear_list(struct list_field list)
+{
+	for (size_t i = 0; i < *list.n; i++)
+		free((*list.items)[i]);
+	free(*list.items);
+	*list.items = NULL;
+	*list.n = 0;
 }
 
 /* One more; the first of a file or of the command line begins the list anew. */
-static int add_model(struct config *c, const char *value, bool first, struct diag *diag)
+static int add_to_list(struct list_field list, const struct option_row *row, const char *value, bool first,
+		       struct diag *diag)
 {
-	char *copy = NULL, **models;
+	char *copy = NULL, **items;
 	int r;
 
 	if (first)
-		clear_models(c);
-	r = set_string(&copy, "model", value, diag);
+		clear_list(list);
+	r = set_string(&copy, row->name, value, diag);
 	if (r)
 		return r;
-	models = reallocarray(c->models, c->server.n_models + 1, sizeof(*models));
-	if (!models) {
+	items = reallocarray(*list.items, *list.n + 1, sizeof(*items));
+	if (!items) {
 		free(copy);
 		return -ENOMEM;
 	}
-	models[c->server.n_models++] = copy;
-	c->models = models;
+	items[(*list.n)++] = copy;
+	*list.items = items;
 	return 0;
 }
 
@@ -277,14 +299,14 @@ static int set_value(struct config *c, const struct option_row *row, const char 
 
 	bool first = !(c->given & bit);
 
-	if (!first && row->kind != KIND_ACTION && row->kind != KIND_MODELS)
+	if (!first && row->kind != KIND_ACTION && row->kind != KIND_LIST)
 		return diag_set(diag, -EINVAL, "%s: given twice", row->name);
 	c->given |= bit;
 	switch (row->kind) {
 	case KIND_STRING:
 		return set_string(field, row->name, value, diag);
-	case KIND_MODELS:
-		return add_model(c, value, first, diag);
+	case KIND_LIST:
+		return add_to_list(list_of(c, row), row, value, first, diag);
 	case KIND_NUMBER:
 		return set_number(field, row, value, diag);
 	case KIND_SIZE:
@@ -515,6 +537,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	c->server.socket_path = c->socket;
 	c->server.socket_mode = (mode_t)c->socket_mode;
 	c->server.models = (const char *const *)c->models;
+	c->server.http = (const char *const *)c->http;
 	c->server.cpu_level = c->cpu_level;
 	c->server.cache_groups = c->cache_groups;
 	return 0;
@@ -535,6 +558,9 @@ static void set_defaults(struct config *c)
 			.uid_memory = 1ull << 30,
 			.uid_requests = 256,
 			.max_queue = 1024,
+			.http_max_body = 32 << 20,
+			.http_request_s = 30,
+			.http_idle_s = 60,
 		},
 	};
 }
@@ -576,6 +602,19 @@ static int check_models(const struct config *c, struct diag *diag)
 	return 0;
 }
 
+/* "off" stands alone; the rest are addresses. */
+static int check_http(struct config *c, struct diag *diag)
+{
+	struct http_address address;
+	int r = 0;
+
+	if (c->server.n_http == 1 && strcmp(c->http[0], "off") == 0)
+		clear_list((struct list_field){ &c->http, &c->server.n_http });
+	for (size_t i = 0; i < c->server.n_http && !r; i++)
+		r = http_address_parse(&address, c->http[i], diag);
+	return r;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 {
 	int r;
@@ -584,6 +623,8 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 	r = read_command_line(c, argc, argv, diag);
 	if (!r && c->file && c->action != CONFIG_HELP && c->action != CONFIG_VERSION)
 		r = read_file_below(c, argc, argv, diag);
+	if (!r)
+		r = check_http(c, diag);
 	if (!r)
 		r = fill_defaults(c, diag);
 	if (!r && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
@@ -596,7 +637,8 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 void config_deinit(struct config *c)
 {
 	free(c->file);
-	clear_models(c);
+	clear_list((struct list_field){ &c->models, &c->server.n_models });
+	clear_list((struct list_field){ &c->http, &c->server.n_http });
 	free(c->socket);
 	free(c->cpu_level);
 	free(c->cache_groups);
@@ -640,9 +682,12 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 		if (*(char *const *)field)
 			print_string(f, row->name, *(char *const *)field);
 		break;
-	case KIND_MODELS:
-		for (size_t i = 0; i < c->server.n_models; i++)
-			print_string(f, row->name, c->models[i]);
+	case KIND_LIST:
+		n = (uint32_t)*(const size_t *)((const char *)c + row->min);
+		for (uint32_t i = 0; i < n; i++)
+			print_string(f, row->name, (*(char *const *const *)field)[i]);
+		if (!n && strcmp(row->name, "http") == 0)
+			print_string(f, row->name, "off");
 		break;
 	case KIND_NUMBER:
 		n = *(const uint32_t *)field;

@@ -26,9 +26,10 @@
 
 #include "daemon/server/namespace.h"
 
-struct evhttp_request;
+struct evbuffer;
 struct http_connection;
 struct http_key;
+struct http_parser;
 struct server;
 
 enum http_peer_kind {
@@ -48,27 +49,6 @@ struct http_peer {
 	const struct http_key *key;	/* KEY */
 };
 
-struct http_exchange {
-	/* For the handler to read. */
-	struct server *server;
-	struct http_peer peer;
-	const char *path;		/* decoded, without the query */
-	const uint8_t *body;		/* [n_body], contiguous, until the exchange ends */
-	size_t n_body;
-
-	/* The handler's. */
-	void *data;
-	/* The client is gone, or the endpoint stops: release what belongs to data.  x is freed after it. */
-	void (*closed)(struct http_exchange *x);
-	/* A stream's: what is unsent has become little (http_stream_pending()).  May be NULL. */
-	void (*drained)(struct http_exchange *x);
-
-	/* http-exchange.c's. */
-	struct http_connection *connection;
-	struct evhttp_request *request;
-	bool is_streaming;
-};
-
 /* Errors in OpenAI's shape: {"error": {"message", "type", "param", "code"}}. */
 struct http_error {
 	unsigned status;		/* 400 ... */
@@ -79,14 +59,47 @@ struct http_error {
 	unsigned retry_after_s;		/* 0: no such header */
 };
 
+struct http_exchange {
+	/* For the handler to read. */
+	struct server *server;
+	struct http_peer peer;
+	const char *path;		/* decoded, without the query */
+	const char *query;		/* undecoded; NULL: none */
+	const uint8_t *body;		/* [n_body], contiguous, until the exchange ends or http_body_release() */
+	size_t n_body;
+
+	/* The handler's. */
+	void *data;
+	/* The client is gone, or the endpoint stops: release what belongs to data.  x is freed after it. */
+	void (*closed)(struct http_exchange *x);
+	/* A stream's: what is unsent has become little (http_stream_pending()).  May be NULL. */
+	void (*drained)(struct http_exchange *x);
+
+	/* http-connection.c's and http-exchange.c's. */
+	struct http_connection *connection;
+	const struct http_route *route;
+	struct evbuffer *headers;	/* lines of http_header(); NULL: none */
+	struct http_error refusal;	/* status: it is refused with this, once its body has been passed over */
+	char refusal_text[200];
+	bool is_head, is_streaming, is_chunked;
+};
+
 /* The message is made well-formed UTF-8 without control characters. */
 __attribute__((format(printf, 3, 4)))
 void http_reply_error(struct http_exchange *x, const struct http_error *e, const char *fmt, ...);
+/* Notes that x is to be refused with this: what finds it out before the body is there. */
+__attribute__((format(printf, 3, 4)))
+void http_refuse(struct http_exchange *x, const struct http_error *e, const char *fmt, ...);
 /* Takes the reference to json over; NULL (no memory) becomes a 500. */
 void http_reply_json(struct http_exchange *x, unsigned status, json_t *json);
 void http_reply(struct http_exchange *x, unsigned status, const char *content_type, const void *data, size_t n);
-/* Before a reply or a stream: one more header.  0 or -ENOMEM. */
+/* Before a reply or a stream: one more header.  0, -ENOMEM; -EINVAL: the value has a control character. */
 int http_header(struct http_exchange *x, const char *name, const char *value);
+
+/* A header of the request, the first of this name, until the exchange ends; NULL: none. */
+const char *http_request_header(const struct http_exchange *x, const char *name);
+/* The body is not needed any more. */
+void http_body_release(struct http_exchange *x);
 
 /* 200 and the headers, then pieces as they come: each is sent at once. */
 void http_stream_begin(struct http_exchange *x, const char *content_type);
@@ -102,8 +115,8 @@ typedef void (*http_handler)(struct http_exchange *x);
 
 /* http-route.c has the table. */
 struct http_route {
-	const char *method;		/* "GET" */
-	const char *path;		/* exact */
+	const char *method;		/* "GET"; HEAD is served by these, without the body */
+	const char *path;		/* exact; with a '/' at its end: also what is below it */
 	http_handler handler;
 	bool is_open;			/* also for who has no key where keys are asked for */
 };

@@ -79,7 +79,7 @@ static int take_lock(struct listener *l, struct diag *diag)
 }
 
 /* Removes a socket that nobody listens on any more. */
-static int remove_stale(const struct sockaddr_un *address, struct diag *diag)
+static int remove_stale(const struct sockaddr_un *address, int type, struct diag *diag)
 {
 	_cleanup_(fd_closep) int probe = -1;
 	struct stat st;
@@ -92,7 +92,7 @@ static int remove_stale(const struct sockaddr_un *address, struct diag *diag)
 	if (!S_ISSOCK(st.st_mode))
 		return diag_set(diag, -EEXIST, "socket: %s exists and is not a socket; it was left alone",
 				address->sun_path);
-	probe = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	probe = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (probe < 0)
 		return -errno;
 	/* Anything but "refused" (success, wrong type, full queue) means that somebody is there. */
@@ -109,13 +109,14 @@ static int remove_stale(const struct sockaddr_un *address, struct diag *diag)
 	return 0;
 }
 
-static int bind_path(struct listener *l, const struct sockaddr_un *address, mode_t mode, struct diag *diag)
+static int bind_path(struct listener *l, const struct sockaddr_un *address, int type, mode_t mode,
+		     struct diag *diag)
 {
 	struct stat st;
 	mode_t mask;
 	int r;
 
-	l->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	l->fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	if (l->fd < 0)
 		return diag_set(diag, -errno, "socket: %s", strerror(errno));
 	/* The kernel takes the new inode's mode from the socket's own, less the umask. */
@@ -136,7 +137,7 @@ static int bind_path(struct listener *l, const struct sockaddr_un *address, mode
 	return 0;
 }
 
-int listener_new(struct listener **out, const char *path, mode_t mode, struct diag *diag)
+int listener_new(struct listener **out, const char *path, int type, mode_t mode, struct diag *diag)
 {
 	_cleanup_(listener_freep) struct listener *l = NULL;
 	struct sockaddr_un address = { .sun_family = AF_UNIX };
@@ -167,10 +168,10 @@ int listener_new(struct listener **out, const char *path, mode_t mode, struct di
 	r = take_lock(l, diag);
 	if (r)
 		return r;
-	r = remove_stale(&address, diag);
+	r = remove_stale(&address, type, diag);
 	if (r)
 		return r;
-	r = bind_path(l, &address, mode, diag);
+	r = bind_path(l, &address, type, mode, diag);
 	if (r)
 		return r;
 	*out = steal_ptr(l);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * listener.h - the listening AF_UNIX SOCK_SEQPACKET socket and its place in the
- * file system.
+ * listener.h - a listening AF_UNIX socket and its place in the file system: the SOCK_SEQPACKET one
+ * of attached programs, or a SOCK_STREAM one.
  *
  * PATH.lock is held by flock(2) for the listener's life, so that of two daemons
  * on one path the second is refused, while a socket that a killed daemon left
@@ -25,12 +25,12 @@ struct listener;
 #define LISTENER_E_BUSY 1	/* another daemon serves this path */
 
 /*
- * Binds path with exactly `mode`, whatever the umask.  A missing directory is
+ * Binds path, a socket of this type, with exactly `mode`, whatever the umask.  A missing directory is
  * made (one level; 0755 for root, else 0700).  0; LISTENER_E_BUSY;
  * -ENAMETOOLONG: 108 bytes or more; -EEXIST: something that is not a socket is
  * there; -errno.  diag always says what is wrong.
  */
-int listener_new(struct listener **out, const char *path, mode_t mode, struct diag *diag);
+int listener_new(struct listener **out, const char *path, int type, mode_t mode, struct diag *diag);
 
 /*
  * Takes over a listening socket made by somebody else (socket activation).

@@ -27,6 +27,7 @@
 struct event;
 struct event_base;
 struct fdstore;
+struct http;
 struct life;
 struct session;
 
@@ -48,6 +49,7 @@ struct server {
 	struct event *life_timer;
 	struct listener *listener;
 	struct acceptor acceptor;
+	struct http *http;		/* NULL: there is no HTTP endpoint */
 	int signal_fd;
 	struct event *signal_event, *stats_timer, *idle_timer;
 

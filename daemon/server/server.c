@@ -10,10 +10,12 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "daemon/server/fdstore.h"
+#include "daemon/server/http-server.h"
 #include "daemon/server/life.h"
 #include "daemon/server/log.h"
 #include "daemon/server/server-internal.h"
@@ -149,6 +151,7 @@ void server_sessions_changed(struct server *s)
 {
 	struct timeval idle = { .tv_sec = s->config.idle_exit_s }, tick = { .tv_usec = STATS_INTERVAL_US };
 	bool ready = !models_loading(s->models);
+	bool idle_now = ready && !s->n_sessions && (!s->http || !s->http->n_connections);
 
 	/* Nobody looks at the pages, nothing loads: the daemon sleeps. */
 	if (!s->n_sessions && ready)
@@ -158,7 +161,7 @@ void server_sessions_changed(struct server *s)
 
 	if (!s->config.idle_exit_s)
 		return;
-	if (s->n_sessions || !ready)
+	if (!idle_now)
 		event_del(s->idle_timer);
 	else if (!event_pending(s->idle_timer, EV_TIMEOUT, NULL))
 		event_add(s->idle_timer, &idle);
@@ -266,7 +269,7 @@ static int open_listener(struct server *s, struct diag *diag)
 	if (r)
 		return r;
 	if (passed < 0)
-		return listener_new(&s->listener, s->config.socket_path, s->config.socket_mode, diag);
+		return listener_new(&s->listener, s->config.socket_path, SOCK_SEQPACKET, s->config.socket_mode, diag);
 	r = listener_adopt(&s->listener, passed, diag);
 	if (!r)
 		fd_steal(&passed);
@@ -420,6 +423,8 @@ static int set_up(struct server *s, struct diag *diag)
 	r = namespaces_init(&s->namespaces, s->config.cache_groups, s->config.cache_public, diag);
 	if (!r)
 		r = open_listener(s, diag);
+	if (!r && s->config.n_http)
+		r = http_new(&s->http, s, diag);
 	if (r)
 		return r;
 	r = set_up_loop(s);
@@ -437,6 +442,8 @@ static int set_up(struct server *s, struct diag *diag)
 		r = workers_new(&s->share_workers, s->mailbox, SHARE_QUEUE_MAX);
 	if (!r)
 		r = load_models(s, diag);
+	if (!r && s->http)
+		r = http_start(s->http);
 	return r;
 }
 
@@ -470,6 +477,8 @@ static void close_listener(struct server *s)
 	acceptor_deinit(&s->acceptor);
 	listener_free(s->listener);
 	s->listener = NULL;
+	if (s->http)
+		http_close_listeners(s->http);
 }
 
 /*
@@ -489,6 +498,8 @@ static void wind_down(struct server *s)
 	models_stop(s->models);
 	list_for_each_safe(e, next, &s->sessions)
 		session_free(list_entry(e, struct session, link));
+	http_free(s->http);
+	s->http = NULL;
 	mailbox_deliver(s->mailbox);
 	if (s->life)
 		life_end(s->life);
@@ -524,6 +535,7 @@ void server_free(struct server *s)
 		workers_stop(s->workers);
 	if (s->mailbox)
 		mailbox_deliver(s->mailbox);
+	http_free(s->http);
 	models_free(s->models);
 	workers_free(s->workers);
 	workers_free(s->share_workers);

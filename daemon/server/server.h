@@ -50,6 +50,11 @@ struct server_config {
 	uint32_t uid_sessions, uid_requests;	/* for each uid */
 	uint64_t uid_memory, uid_kv_memory;	/* for each uid, bytes; uid_kv_memory 0: no limit */
 	const char *cache_groups;	/* names between commas: whose namespaces may be used; NULL: none */
+	const char *const *http;	/* [n_http] addresses of the HTTP endpoint (http-address.h) */
+	size_t n_http;
+	uint64_t http_max_body;		/* bytes of a request's body */
+	uint32_t http_request_s;	/* in which a request must have come */
+	uint32_t http_idle_s;		/* of a connection without a request, or a client that takes nothing */
 	bool cache_public;		/* the public namespace may be used */
 	uint64_t uid_weights;	/* bytes of model files that other uids than root and ours may load; 0: none */
 };

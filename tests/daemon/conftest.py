@@ -2,6 +2,7 @@
 """A kvd on a private socket for each test that asks for one."""
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -59,6 +60,20 @@ class Daemon:
                 pass
             assert time.monotonic() < end, f"kvd not ready:\n{self.log.read_text()}"
             time.sleep(0.02)
+
+    @property
+    def http_port(self):
+        """Of its TCP address, which may have been given as port 0."""
+        return int(re.search(r"http: listening on \S+:(\d+)$", self.log.read_text(), re.MULTILINE)[1])
+
+    @property
+    def http_url(self):
+        return f"http://127.0.0.1:{self.http_port}"
+
+    @property
+    def http_socket(self):
+        """Path of its Unix socket for HTTP."""
+        return pathlib.Path(re.search(r"http: listening on unix:(\S+)$", self.log.read_text(), re.MULTILINE)[1])
 
     def client(self, **kw):
         return kvdclient.Client(self.socket, timeout=20 * PATIENCE, **kw)
@@ -217,6 +232,15 @@ def large_model(tmp_path_factory):
 @pytest.fixture
 def daemon(daemons, tiny_model):
     return daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2")
+
+
+@pytest.fixture
+def http_daemon(daemons, tiny_model, directory):
+    """start(*options) -> Daemon that serves HTTP on a port (http_port) and a Unix socket (http_socket)."""
+    def start(*options, model=tiny_model, **kw):
+        return daemons("--model", model, "--kv-memory", "64M", "--threads", "2", "--http", "127.0.0.1:0",
+                       "--http", f"unix:{directory}/http.sock", *options, **kw)
+    return start
 
 
 @pytest.fixture

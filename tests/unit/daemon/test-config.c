@@ -253,7 +253,7 @@ static void test_refusals(void **state)
 	refused(ARGS("--model", "m", "extra"), "extra");
 	/* What the design has for later is unknown now, not ignored. */
 	static const char *const later[] = {
-		"--http", "--gpu-layers", "--http-keys",
+		"--gpu-layers", "--colour",
 		"--synthetic",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(later); i++)
@@ -351,7 +351,7 @@ static void test_file_refusals(void **state)
 {
 	char line[600];
 
-	file_refused("[kvd]\nctx = 5\nhttp = 1\n", "unknown setting \"http\"", 3);
+	file_refused("[kvd]\nctx = 5\ncolour = 1\n", "unknown setting \"colour\"", 3);
 	file_refused("[kvd]\nversion = 1\n", "version", 2);
 	file_refused("[kvd]\nconfig = x\n", "config", 2);
 	file_refused("[other]\nctx = 5\n", "[other]", 2);

@@ -65,7 +65,7 @@ static void test_mode_whatever_the_umask(void **state)
 			struct listener *l;
 			struct stat st;
 
-			assert_int_equal(listener_new(&l, in_dir("s"), modes[m], NULL), 0);
+			assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, modes[m], NULL), 0);
 			assert_int_equal(umask(old), umasks[u]);
 			assert_int_equal(stat(in_dir("s"), &st), 0);
 			assert_true(S_ISSOCK(st.st_mode));
@@ -83,15 +83,15 @@ static void test_second_is_refused(void **state)
 	struct listener *a, *b = NULL;
 	int fd;
 
-	assert_int_equal(listener_new(&a, in_dir("s"), 0600, NULL), 0);
-	assert_int_equal(listener_new(&b, in_dir("s"), 0600, &diag), LISTENER_E_BUSY);
+	assert_int_equal(listener_new(&a, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), 0);
+	assert_int_equal(listener_new(&b, in_dir("s"), SOCK_SEQPACKET, 0600, &diag), LISTENER_E_BUSY);
 	assert_null(b);
 	assert_non_null(strstr(diag.text, "already"));
 	fd = connect_to(in_dir("s"));
 	assert_true(fd >= 0);
 	close(fd);
 	listener_free(a);
-	assert_int_equal(listener_new(&a, in_dir("s"), 0600, NULL), 0);
+	assert_int_equal(listener_new(&a, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), 0);
 	listener_free(a);
 }
 
@@ -102,7 +102,7 @@ static void test_stale_is_replaced(void **state)
 	int status, fd;
 
 	if (pid == 0) {
-		if (listener_new(&l, in_dir("s"), 0600, NULL))
+		if (listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, NULL))
 			_exit(1);
 		raise(SIGKILL);
 	}
@@ -110,7 +110,7 @@ static void test_stale_is_replaced(void **state)
 	assert_true(WIFSIGNALED(status));
 	assert_int_equal(access(in_dir("s"), F_OK), 0);
 	assert_int_equal(connect_to(in_dir("s")), -ECONNREFUSED);
-	assert_int_equal(listener_new(&l, in_dir("s"), 0600, NULL), 0);
+	assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), 0);
 	fd = connect_to(in_dir("s"));
 	assert_true(fd >= 0);
 	close(fd);
@@ -126,7 +126,7 @@ static void test_not_a_socket_is_untouched(void **state)
 
 	assert_int_equal(write(fd, "data", 4), 4);
 	close(fd);
-	assert_int_equal(listener_new(&l, in_dir("s"), 0600, &diag), -EEXIST);
+	assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, &diag), -EEXIST);
 	assert_non_null(strstr(diag.text, "not a socket"));
 	fd = open(in_dir("s"), O_RDONLY);
 	assert_int_equal(read(fd, text, sizeof(text)), 4);
@@ -136,7 +136,7 @@ static void test_not_a_socket_is_untouched(void **state)
 
 	/* A symbolic link is no socket either, wherever it leads. */
 	assert_int_equal(symlink("/nowhere", in_dir("s")), 0);
-	assert_int_equal(listener_new(&l, in_dir("s"), 0600, NULL), -EEXIST);
+	assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), -EEXIST);
 	unlink(in_dir("s"));
 }
 
@@ -153,7 +153,7 @@ static void test_foreign_socket_is_untouched(void **state)
 		assert_int_equal(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
 		if (types[i] != SOCK_DGRAM)
 			assert_int_equal(listen(fd, 1), 0);
-		assert_int_equal(listener_new(&l, in_dir("s"), 0600, NULL), LISTENER_E_BUSY);
+		assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), LISTENER_E_BUSY);
 		assert_int_equal(access(in_dir("s"), F_OK), 0);
 		close(fd);
 		unlink(in_dir("s"));
@@ -165,7 +165,7 @@ static void test_ours_alone_is_unlinked(void **state)
 	struct listener *l;
 	int fd;
 
-	assert_int_equal(listener_new(&l, in_dir("s"), 0600, NULL), 0);
+	assert_int_equal(listener_new(&l, in_dir("s"), SOCK_SEQPACKET, 0600, NULL), 0);
 	unlink(in_dir("s"));
 	fd = open(in_dir("s"), O_WRONLY | O_CREAT | O_EXCL, 0600);
 	close(fd);
@@ -186,7 +186,7 @@ static void test_long_path(void **state)
 		path[n] = '\0';
 		memcpy(path, dir, strlen(dir));
 		path[strlen(dir)] = '/';
-		r = listener_new(&l, path, 0600, &diag);
+		r = listener_new(&l, path, SOCK_SEQPACKET, 0600, &diag);
 		if (n == 107) {
 			assert_int_equal(r, 0);
 			listener_free(l);
@@ -202,7 +202,7 @@ static void test_directory_is_made(void **state)
 	struct listener *l;
 	struct stat st;
 	mode_t old = umask(0777);
-	int r = listener_new(&l, in_dir("sub/s"), 0600, NULL);
+	int r = listener_new(&l, in_dir("sub/s"), SOCK_SEQPACKET, 0600, NULL);
 
 	umask(old);
 	/* Under such a umask only root can use what mkdir() makes. */
@@ -216,7 +216,7 @@ static void test_directory_is_made(void **state)
 	rmdir(in_dir("sub"));
 
 	umask(0);
-	assert_int_equal(listener_new(&l, in_dir("sub/s"), 0600, NULL), 0);
+	assert_int_equal(listener_new(&l, in_dir("sub/s"), SOCK_SEQPACKET, 0600, NULL), 0);
 	umask(old);
 	assert_int_equal(stat(in_dir("sub"), &st), 0);
 	assert_int_equal(st.st_mode & 07777, geteuid() == 0 ? 0755 : 0700);
@@ -224,7 +224,7 @@ static void test_directory_is_made(void **state)
 	rmdir(in_dir("sub"));
 
 	struct diag diag = DIAG_NULL;
-	assert_int_equal(listener_new(&l, in_dir("no/such/s"), 0600, &diag), -ENOENT);
+	assert_int_equal(listener_new(&l, in_dir("no/such/s"), SOCK_SEQPACKET, 0600, &diag), -ENOENT);
 	assert_non_null(strstr(diag.text, "directory"));
 }
 
