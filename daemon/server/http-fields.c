@@ -176,8 +176,8 @@ static int read_string(const struct place *p)
 		return wrong_type(p, "a string");
 	n = http_json_string(p->value, (uint8_t *)to, max);
 	if (n < min || n > max)
-		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must have %zu to %zu bytes", p->param, min,
-				   max);
+		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must have %zu to %zu bytes",
+					 p->param, min, max);
 	if (memchr(to, 0, n))
 		return http_field_refuse(p->why, p->param, HTTP_CODE_VALUE, "%s must not contain NUL", p->param);
 	to[n] = '\0';
