@@ -3,14 +3,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "daemon/server/dispatch.h"
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
 #include "daemon/server/submission.h"
 #include "ipc/base/checked.h"
-#include "ipc/base/clock.h"
 
 /* What a submission borrows: the decoded message, whose cache it uses, and the biases in the sampler's form. */
 struct strings {
@@ -96,16 +94,6 @@ static int copy_parts(struct session *s, const struct msg_generate *m, struct su
 	return 0;
 }
 
-static uint64_t random_seed(void)
-{
-	uint64_t seed;
-
-	/* Never short for 8 bytes; early in the boot the clock has to do. */
-	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) < 0)
-		seed = clock_ns();
-	return seed;
-}
-
 /* False after an error to the session. */
 static bool choose_namespace(struct session *s, const struct msg_generate *m, struct namespace_choice *out)
 {
@@ -145,7 +133,7 @@ static int take_params(struct submission *out, struct msg **msg, const struct na
 			.min_p = m->min_p,
 			.repeat_penalty = m->repeat_penalty,
 			.repeat_last_n = m->repeat_last_n,
-			.seed = m->has_seed ? m->seed : random_seed(),
+			.seed = m->has_seed ? m->seed : submission_random_seed(),
 			.bias = strings->bias,
 			.n_bias = m->n_logit_bias,
 			.n_logprobs = m->logprobs,
@@ -210,28 +198,13 @@ static void refuse_add(struct session *s, uint64_t id, int r)
 	/* RING_SINK_E_GONE: the session is about to end. */
 }
 
-static bool charge_request(struct session *s, struct submission *submission, uint64_t id, uint64_t data_bytes)
-{
-	int r;
-
-	r = charge_init(&submission->request, s->server->accounts, s->uid, ACCOUNT_REQUESTS, 1);
-	if (!r)
-		r = charge_init(&submission->memory, s->server->accounts, s->uid, ACCOUNT_MEMORY, data_bytes);
-	if (r == ACCOUNT_E_QUOTA)
-		session_error(s, id, KVD_CODE_QUOTA, "", submission->request.account ?
-			      "the prompts of this user take too much memory; wait for requests to end" :
-			      "too many requests of this user are queued or running", 0);
-	else if (r)
-		session_error(s, id, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
-	return !r;
-}
-
 void handle_generate(struct session *s, struct msg **msg)
 {
 	_cleanup_(submission_freep) struct submission *submission = NULL;
 	const struct msg_generate *m = &(*msg)->generate;
 	size_t n_parts = m->n_messages ? m->n_messages : m->n_prompt;
 	uint64_t total, data_bytes, id = m->id;
+	struct submission_refusal why;
 	struct namespace_choice namespace;
 	struct served_model *model = session_model(s, id, m->model);
 	int r;
@@ -244,8 +217,10 @@ void handle_generate(struct session *s, struct msg **msg)
 		session_error(s, id, KVD_CODE_NO_MEMORY, "", "out of memory", 0);
 		return;
 	}
-	if (!charge_request(s, submission, id, data_bytes))
+	if (submission_charge(submission, s->server->accounts, s->uid, data_bytes, &why)) {
+		session_error(s, id, why.code, why.field, why.message.text, why.count);
 		return;
+	}
 	r = submission_reserve(submission, data_bytes);
 	if (!r)
 		r = copy_parts(s, m, submission);

@@ -117,27 +117,38 @@ static int choose(const struct namespaces *n, uint32_t groups, const char *own, 
 	return diag_set(diag, NAMESPACE_E_UNKNOWN, "must be own, group:NAME, public or none");
 }
 
-int namespace_choose(const struct namespaces *n, uid_t uid, uint32_t groups, const char *name, const char *key,
-		     struct namespace_choice *out, struct diag *diag)
+int namespace_choose_as(const struct namespaces *n, const char *own, uint32_t groups, const char *name,
+			const char *key, struct namespace_choice *out, struct diag *diag)
 {
 	struct namespace_choice c = { .n_also = 0 };
 	int r;
 
-	namespace_own(uid, c.own);
-	name = !name || !strcmp(name, "own") ? c.own : name;
-	if (strcmp(name, "none")) {
-		r = choose(n, groups, c.own, name, diag);
+	snprintf(c.own, sizeof(c.own), "%s", own);
+	name = !name || !strcmp(name, "own") ? own : name;
+	if (*own && strcmp(name, "none")) {
+		r = choose(n, groups, own, name, diag);
 		if (r)
 			return r;
-		snprintf(c.name, sizeof(c.name), "%s%s%s", name, key ? "/" : "", key ? key : "");
+		/* One that is cut would be another's. */
+		if (snprintf(c.name, sizeof(c.name), "%s%s%s", name, key ? "/" : "", key ? key : "") >= (int)sizeof(c.name))
+			return diag_set(diag, NAMESPACE_E_UNKNOWN, "with the cache key it is too long");
 	}
-	for (size_t i = 0; i < n->n_groups; i++)
+	for (size_t i = 0; *own && i < n->n_groups; i++)
 		if (groups & 1u << i)
 			c.also[c.n_also++] = n->groups[i].name;
-	if (n->public)
+	if (*own && n->public)
 		c.also[c.n_also++] = "public";
 	*out = c;
 	return 0;
+}
+
+int namespace_choose(const struct namespaces *n, uid_t uid, uint32_t groups, const char *name, const char *key,
+		     struct namespace_choice *out, struct diag *diag)
+{
+	char own[NAMESPACE_OWN_MAX];
+
+	namespace_own(uid, own);
+	return namespace_choose_as(n, own, groups, name, key, out, diag);
 }
 
 bool namespace_filter(uid_t uid, const char *filter, char out[KVD_NAMESPACE_MAX + 1])

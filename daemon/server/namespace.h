@@ -46,7 +46,7 @@ uint32_t namespaces_groups_of(const struct namespaces *n, int sock, gid_t gid);
 /* What a request's fields come to. */
 struct namespace_choice {
 	char name[KVD_NAMESPACE_MAX + 1];	/* "": it has no part in the cache */
-	char own[NAMESPACE_OWN_MAX];
+	char own[KVD_NAMESPACE_MAX + 1];
 	const char *also[ENGINE_ALSO_MAX];	/* shared ones that the peer may use; as long as `namespaces` lives */
 	size_t n_also;
 };
@@ -57,6 +57,9 @@ struct namespace_choice {
 /* name, key: of the message, or NULL.  groups: namespaces_groups_of().  0, NAMESPACE_E_*; diag. */
 int namespace_choose(const struct namespaces *n, uid_t uid, uint32_t groups, const char *name, const char *key,
 		     struct namespace_choice *out, struct diag *diag);
+/* The same for one whose own namespace is not that of a uid; "": it has none, and no part in the cache. */
+int namespace_choose_as(const struct namespaces *n, const char *own, uint32_t groups, const char *name,
+			const char *key, struct namespace_choice *out, struct diag *diag);
 
 void namespace_own(uid_t uid, char out[NAMESPACE_OWN_MAX]);
 /* A filter of the peer's: "own" and "own/KEY" become what they stand for.  False: too long. */

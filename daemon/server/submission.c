@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "daemon/model/chat-template.h"
 #include "daemon/model/tokenizer.h"
@@ -27,6 +28,34 @@ struct submission *submission_new(size_t n_parts)
 		return NULL;
 	}
 	return s;
+}
+
+int submission_charge(struct submission *s, struct accounts *accounts, uid_t account, uint64_t n_bytes,
+		      struct submission_refusal *why)
+{
+	int r;
+
+	r = charge_init(&s->request, accounts, account, ACCOUNT_REQUESTS, 1);
+	if (!r)
+		r = charge_init(&s->memory, accounts, account, ACCOUNT_MEMORY, n_bytes);
+	if (!r)
+		return 0;
+	*why = (struct submission_refusal){ .code = r == ACCOUNT_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY };
+	diag_set(&why->message, 0, "%s",
+		 r != ACCOUNT_E_QUOTA ? "out of memory" :
+		 s->request.account ? "the prompts of this user take too much memory; wait for requests to end" :
+				      "too many requests of this user are queued or running");
+	return 1;
+}
+
+uint64_t submission_random_seed(void)
+{
+	uint64_t seed;
+
+	/* Never short for 8 bytes; early in the boot the clock has to do. */
+	if (getrandom(&seed, sizeof(seed), GRND_NONBLOCK) < 0)
+		seed = clock_ns();
+	return seed;
 }
 
 int submission_reserve(struct submission *s, size_t n_bytes)

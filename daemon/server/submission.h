@@ -70,6 +70,14 @@ struct submission {
 
 /* A zeroed one for so many parts.  NULL: no memory. */
 struct submission *submission_new(size_t n_parts);
+/*
+ * Charges a request and n_bytes of prompt to the account (s->request, s->memory).  0; 1: why is filled in, and
+ * nothing more is to be done with s than to free it.
+ */
+int submission_charge(struct submission *s, struct accounts *accounts, uid_t account, uint64_t n_bytes,
+		      struct submission_refusal *why);
+/* A seed that nobody knows beforehand. */
+uint64_t submission_random_seed(void);
 /* Makes room in data.  0 or -ENOMEM. */
 int submission_reserve(struct submission *s, size_t n_bytes);
 void submission_free(struct submission *s);
