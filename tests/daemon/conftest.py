@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kvd on a private socket for each test that asks for one."""
+import contextlib
 import os
 import pathlib
 import re
@@ -19,6 +20,7 @@ sys.path.insert(0, str(HERE.parent / "tools"))
 
 import kvdclient  # noqa: E402
 import tinymodels  # noqa: E402
+import webclient  # noqa: E402
 
 BUILD = pathlib.Path(os.environ.get("KVD_BUILD", ROOT / "build")).resolve()
 LONG = os.environ.get("KVD_TEST_LONG") == "1"
@@ -232,6 +234,47 @@ def large_model(tmp_path_factory):
 @pytest.fixture
 def daemon(daemons, tiny_model):
     return daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2")
+
+
+@contextlib.contextmanager
+def serving(*options, **kw):
+    """(Web, Daemon) with the endpoint on a port of its own and on a Unix socket, stopped and checked at the end."""
+    with tempfile.TemporaryDirectory(prefix="kvd-test-") as folder:
+        d = Daemon(folder, "--http", "127.0.0.1:0", "--http", f"unix:{folder}/http.sock", *options, **kw)
+        try:
+            yield webclient.Web(d.http_port), d
+            d.stop()
+        finally:
+            if not d.stopped:
+                d.kill()
+
+
+@pytest.fixture(scope="session")
+def letters_model(tmp_path_factory):
+    """Its tokens are printable ASCII, nearly always."""
+    return make_tiny(tmp_path_factory.mktemp("letters") / "letters.gguf", "--ascii", "--seed", "5")
+
+
+@pytest.fixture(scope="session")
+def bytes_model(tmp_path_factory):
+    """Says any bytes."""
+    return make_tiny(tmp_path_factory.mktemp("bytes") / "bytes.gguf")
+
+
+@pytest.fixture(scope="module")
+def web(letters_model, bytes_model):
+    """One daemon for the tests of a file, with two models."""
+    with serving("--model", bytes_model, "--model", letters_model, "--kv-memory", "64M", "--threads", "2",
+                 "--uid-requests", "1024", "--max-queue", "1024", "--uid-memory", "1G") as (endpoint, d):
+        endpoint.daemon = d
+        yield endpoint
+
+
+@pytest.fixture
+def web_of():
+    """start(*options) -> (Web, Daemon); all are stopped and checked at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *options, **kw: stack.enter_context(serving(*options, **kw))
 
 
 @pytest.fixture
