@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-#define KB_ABI_VERSION 3
+#define KB_ABI_VERSION 4
 
 /*
  * Element and block types; numbers and layouts are GGUF's (ggml.h, enum
@@ -203,6 +203,8 @@ struct kb_batch {
 	const uint32_t *logit_rows;	/* [n_logits] rows whose logits are wanted, ascending */
 	struct kb_pool *pool;
 	const struct kb_geometry *geometry;
+	uint32_t n_hidden;
+	const uint32_t *hidden_rows;	/* [n_hidden] rows whose final hidden states are wanted, ascending */
 };
 
 enum kb_activation { KB_SILU, KB_GELU_TANH };
@@ -251,6 +253,12 @@ struct kb_logits {
 	float softcap;		/* 0: none */
 };
 
+/* rmsnorm(x) for the hidden rows: what the logits' product gets, before it is quantised. */
+struct kb_hidden {
+	const struct kb_tensor *norm;	/* [n_embd] */
+	float norm_eps;
+};
+
 /*
  * The table of operations.  Entries below "optional" may be NULL; the comment
  * says what stands in for them.
@@ -289,8 +297,8 @@ struct kb_ops {
 	uint64_t (*workspace_bytes)(const struct kb_workspace *ws);
 
 	/* A step, in this order: begin; embed; per layer attn_in, attention,
-	 * attn_out, ffn; logits; submit; wait. `layer` counts within the
-	 * geometry's layer group. */
+	 * attn_out, ffn; logits, hidden where there are such rows; submit; wait.
+	 * `layer` counts within the geometry's layer group. */
 	int (*step_begin)(struct kb_workspace *ws, const struct kb_batch *batch);
 	int (*embed)(struct kb_workspace *ws, const struct kb_tensor *table, float scale);
 	int (*attn_in)(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op);
@@ -327,8 +335,11 @@ struct kb_ops {
 	 * host's sampler. */
 	int (*argmax)(struct kb_workspace *ws, int32_t *tokens);
 	int (*topk)(struct kb_workspace *ws, uint32_t k, int32_t *tokens, float *logits);
-	/* optional: final hidden states [n_rows][n_embd]; absent: no embeddings. */
-	const float *(*hidden)(const struct kb_workspace *ws);
+	/* optional: final hidden states, both or none; absent: no embeddings, n_hidden is 0.
+	 * After step_wait(): [n_hidden][n_embd] floats, host memory, until the
+	 * next step_begin(). */
+	int (*hidden)(struct kb_workspace *ws, const struct kb_hidden *op);
+	const float *(*step_hidden)(const struct kb_workspace *ws);
 };
 
 struct kb_backend {

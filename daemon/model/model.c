@@ -21,6 +21,7 @@ struct model {
 	const struct arch *arch;
 	struct hparams hp;
 	struct weights weights;
+	struct kb_hidden hidden;
 	struct kb_rope *rope;
 	struct kb_rope *local_rope;	/* of layers with a window; NULL: the same */
 	struct tokenizer *tokenizer;
@@ -146,6 +147,7 @@ static void fill_operands(struct model *m)
 	}
 	m->weights.ends.logits.norm_eps = m->hp.norm_eps;
 	m->weights.ends.logits.softcap = m->hp.logit_softcap;
+	m->hidden = (struct kb_hidden){ .norm = m->weights.ends.logits.norm, .norm_eps = m->hp.norm_eps };
 }
 
 static void fill_info(struct model *m, const struct gguf *g)
@@ -288,6 +290,15 @@ static int check_seqs(const struct model *m, const struct kb_batch *b)
 	return row == b->n_rows ? 0 : -EINVAL;
 }
 
+/* Some of the batch's rows, ascending. */
+static bool check_rows(const struct kb_batch *b, const uint32_t *rows, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++)
+		if (rows[i] >= b->n_rows || (i && rows[i] <= rows[i - 1]))
+			return false;
+	return true;
+}
+
 /* What the backend relies on and a mistake above could break. */
 static int check_batch(const struct model *m, const struct kb_batch *b)
 {
@@ -299,9 +310,8 @@ static int check_batch(const struct model *m, const struct kb_batch *b)
 	for (uint32_t i = 0; i < b->n_rows; i++)
 		if (b->tokens[i] < 0 || (uint32_t)b->tokens[i] >= m->hp.n_vocab)
 			return -EINVAL;
-	for (uint32_t i = 0; i < b->n_logits; i++)
-		if (b->logit_rows[i] >= b->n_rows || (i && b->logit_rows[i] <= b->logit_rows[i - 1]))
-			return -EINVAL;
+	if (!check_rows(b, b->logit_rows, b->n_logits) || !check_rows(b, b->hidden_rows, b->n_hidden))
+		return -EINVAL;
 	return check_seqs(m, b);
 }
 
@@ -330,6 +340,8 @@ int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *
 	r = check_batch(m, batch);
 	if (r)
 		return r;
+	if (batch->n_hidden && !ops->hidden)
+		return -ENOTSUP;
 	r = ops->step_begin(ws, batch);
 	if (r)
 		return r;
@@ -342,6 +354,8 @@ int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *
 			return r;
 	}
 	r = ops->logits(ws, &m->weights.ends.logits);
+	if (!r && batch->n_hidden)
+		r = ops->hidden(ws, &m->hidden);
 	if (r)
 		return r;
 	return ops->step_submit(ws);

@@ -68,7 +68,8 @@ void model_workspace_desc(const struct model *m, struct kb_workspace_desc *out);
 
 /*
  * Records and submits one step over the batch; the caller waits with
- * step_wait() and reads step_logits().
+ * step_wait() and reads step_logits(), step_hidden().  -ENOTSUP: hidden states
+ * that the backend does not give.
  */
 int model_step(struct model *m, struct kb_workspace *ws, const struct kb_batch *batch);
 

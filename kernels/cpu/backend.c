@@ -242,6 +242,8 @@ static const struct kb_ops ops = {
 	.block_read = cpu_block_read,
 	.block_memory = cpu_block_memory,
 	.block_write = cpu_block_write,
+	.hidden = kc_hidden,
+	.step_hidden = kc_step_hidden,
 };
 
 static int find_level(const char *name, const struct kc_level **out)

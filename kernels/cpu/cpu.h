@@ -211,6 +211,7 @@ int kc_step_begin(struct kb_workspace *ws, const struct kb_batch *batch);
 int kc_step_submit(struct kb_workspace *ws);
 int kc_step_wait(struct kb_workspace *ws);
 const float *kc_step_logits(const struct kb_workspace *ws);
+const float *kc_step_hidden(const struct kb_workspace *ws);
 
 /* step-attention.c, step-dense.c: operations of a step. */
 int kc_embed(struct kb_workspace *ws, const struct kb_tensor *table, float scale);
@@ -219,5 +220,6 @@ int kc_attention(struct kb_workspace *ws, uint32_t layer, const struct kb_attent
 int kc_attn_out(struct kb_workspace *ws, const struct kb_attn_out *op);
 int kc_ffn(struct kb_workspace *ws, const struct kb_ffn *op);
 int kc_logits(struct kb_workspace *ws, const struct kb_logits *op);
+int kc_hidden(struct kb_workspace *ws, const struct kb_hidden *op);
 
 #endif

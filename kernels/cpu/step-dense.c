@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a step that treat each row alone: embedding, norms, projections, FFN, logits. */
+/* The parts of a step that treat each row alone: embedding, norms, projections, FFN, logits, hidden states. */
 #include "workspace.h"
 
 #include <errno.h>
@@ -227,5 +227,34 @@ int kc_logits(struct kb_workspace *ws, const struct kb_logits *op)
 		return -ENOMEM;
 	p->op.logits = *op;
 	kc_phase_cut(p, ws->batch.n_logits, op->head->n_groups, KC_LANES);
+	return 0;
+}
+
+static void run_hidden(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	struct kc_part part = kc_phase_part(p, task);
+	size_t n_embd = ws->desc.n_embd;
+
+	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++)
+		ws->be->level->rmsnorm(ws->branch + i * n_embd, ws->x + p->op.norm.rows[i] * n_embd,
+				       kc_vector(p->op.norm.norm), ws->desc.n_embd, p->op.norm.eps);
+}
+
+int kc_hidden(struct kb_workspace *ws, const struct kb_hidden *op)
+{
+	struct kc_phase *p;
+
+	if (ws->state != KC_RECORDING || !kc_is_vector(op->norm, ws->desc.n_embd))
+		return -EINVAL;
+	if (!ws->batch.n_hidden)
+		return 0;
+	p = kc_phase_add(ws, run_hidden);
+	if (!p)
+		return -ENOMEM;
+	p->op.norm.norm = op->norm;
+	p->op.norm.eps = op->norm_eps;
+	p->op.norm.rows = ws->batch.hidden_rows;
+	kc_phase_cut_rows(p, ws->batch.n_hidden);
 	return 0;
 }

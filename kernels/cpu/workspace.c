@@ -187,6 +187,18 @@ static bool seqs_valid(const struct kb_workspace *ws, const struct kb_batch *b)
 	return row == b->n_rows;
 }
 
+/* Some of the batch's rows, ascending. */
+static bool rows_valid(const struct kb_batch *b, const uint32_t *rows, uint32_t n)
+{
+	if (n && !rows)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		if (rows[i] >= b->n_rows || (i && rows[i] <= rows[i - 1]))
+			return false;
+	}
+	return true;
+}
+
 static bool batch_valid(const struct kb_workspace *ws, const struct kb_batch *b)
 {
 	if (!b->n_rows || b->n_rows > ws->desc.max_rows || !b->tokens || !b->seqs || !b->pool || !b->geometry)
@@ -197,13 +209,8 @@ static bool batch_valid(const struct kb_workspace *ws, const struct kb_batch *b)
 		if (b->tokens[i] < 0 || (uint32_t)b->tokens[i] >= ws->desc.n_vocab)
 			return false;
 	}
-	if (b->n_logits > ws->desc.max_logits || (b->n_logits && !b->logit_rows))
-		return false;
-	for (uint32_t i = 0; i < b->n_logits; i++) {
-		if (b->logit_rows[i] >= b->n_rows || (i && b->logit_rows[i] <= b->logit_rows[i - 1]))
-			return false;
-	}
-	return true;
+	return b->n_logits <= ws->desc.max_logits && rows_valid(b, b->logit_rows, b->n_logits) &&
+	       rows_valid(b, b->hidden_rows, b->n_hidden);
 }
 
 /* Rows of one sequence that share a pass over K and V. */
@@ -340,4 +347,9 @@ int kc_step_wait(struct kb_workspace *ws)
 const float *kc_step_logits(const struct kb_workspace *ws)
 {
 	return ws->logits;
+}
+
+const float *kc_step_hidden(const struct kb_workspace *ws)
+{
+	return ws->branch;
 }

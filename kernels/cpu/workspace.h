@@ -46,7 +46,7 @@ struct kb_workspace {
 	uint64_t bytes;
 	float *x;			/* [max_rows][n_embd]: the residual stream */
 	float *q;			/* [max_rows][n_heads * head_dim] */
-	float *branch;			/* [max_rows][n_embd]: before a post-norm */
+	float *branch;			/* [max_rows][n_embd]: before a post-norm; at the end, hidden states */
 	struct kc_rows normed;		/* [max_rows][n_embd] */
 	struct kc_rows attended;	/* [max_rows][n_heads * head_dim] */
 	struct kc_rows hidden;		/* [max_rows][n_ff] */

@@ -361,6 +361,7 @@ static inline const float *toy_step(struct toy *toy, const struct kb_batch *batc
 		assert_int_equal(ops->ffn(ws, &toy->layers[i].ffn), 0);
 	}
 	assert_int_equal(ops->logits(ws, &toy->logits), 0);
+	assert_int_equal(ops->hidden(ws, &(struct kb_hidden){ toy->logits.norm, toy->logits.norm_eps }), 0);
 	assert_int_equal(ops->step_submit(ws), 0);
 	assert_int_equal(ops->step_wait(ws), 0);
 	return ops->step_logits(ws);
@@ -372,7 +373,14 @@ struct toy_seq {
 	int32_t *tokens;
 	uint32_t *blocks;
 	float *logits;		/* [n_tokens][n_vocab] */
+	float *hidden;		/* [n_tokens][n_embd], zeros where toy_wants_hidden() says no */
 };
+
+/* Not all: rows are picked. */
+static inline bool toy_wants_hidden(uint32_t position)
+{
+	return position % 5 != 1 && position % 7 != 3;
+}
 
 /* block0, block_step: which blocks of the pool it uses. */
 static inline void toy_seq_init(struct toy_seq *s, const struct toy *toy, uint64_t seed, uint32_t n_tokens,
@@ -385,6 +393,7 @@ static inline void toy_seq_init(struct toy_seq *s, const struct toy *toy, uint64
 	s->tokens = must(malloc(n_tokens * sizeof(*s->tokens)));
 	s->blocks = must(malloc(n_blocks * sizeof(*s->blocks)));
 	s->logits = must(calloc((size_t)n_tokens * toy->shape.n_vocab, sizeof(float)));
+	s->hidden = must(calloc((size_t)n_tokens * toy->shape.n_embd, sizeof(float)));
 	for (uint32_t i = 0; i < n_tokens; i++)
 		s->tokens[i] = (int32_t)(rng_next(&seed) % toy->shape.n_vocab);
 	for (uint32_t i = 0; i < n_blocks; i++) {
@@ -398,17 +407,18 @@ static inline void toy_seq_deinit(struct toy_seq *s)
 	free(s->tokens);
 	free(s->blocks);
 	free(s->logits);
+	free(s->hidden);
 }
 
-/* Advances n sequences by up to rows[i] tokens each in one step, keeping all logits. */
+/* Advances n sequences by up to rows[i] tokens each in one step, keeping all logits, and hidden states. */
 static inline void toy_advance(struct toy *toy, struct toy_seq *const *seqs, const uint32_t *rows, uint32_t n)
 {
 	int32_t tokens[2048];
-	uint32_t logit_rows[2048], n_vocab = toy->shape.n_vocab;
+	uint32_t logit_rows[2048], hidden_rows[2048], n_vocab = toy->shape.n_vocab, n_embd = toy->shape.n_embd;
 	struct kb_seq parts[32];
 	struct kb_batch batch = { .tokens = tokens, .seqs = parts, .logit_rows = logit_rows, .pool = toy->pool,
-				  .geometry = &toy->geometry };
-	const float *logits;
+				  .geometry = &toy->geometry, .hidden_rows = hidden_rows };
+	const float *logits, *hidden;
 
 	for (uint32_t i = 0; i < n; i++) {
 		struct toy_seq *s = seqs[i];
@@ -419,20 +429,30 @@ static inline void toy_advance(struct toy *toy, struct toy_seq *const *seqs, con
 		parts[batch.n_seqs++] = (struct kb_seq){
 			batch.n_rows, take, s->n_done, (s->n_tokens - 1) / toy->geometry.block_tokens + 1, s->blocks };
 		memcpy(tokens + batch.n_rows, s->tokens + s->n_done, take * sizeof(*tokens));
-		for (uint32_t j = 0; j < take; j++)
+		for (uint32_t j = 0; j < take; j++) {
 			logit_rows[batch.n_rows + j] = batch.n_rows + j;
+			if (toy_wants_hidden(s->n_done + j))
+				hidden_rows[batch.n_hidden++] = batch.n_rows + j;
+		}
 		batch.n_rows += take;
 	}
 	batch.n_logits = batch.n_rows;
 	if (!batch.n_rows)
 		return;
 	logits = toy_step(toy, &batch);
+	hidden = toy->be->ops->step_hidden(toy->ws);
 	for (uint32_t i = 0; i < n; i++) {
 		struct toy_seq *s = seqs[i];
 		uint32_t take = s->n_tokens - s->n_done < rows[i] ? s->n_tokens - s->n_done : rows[i];
 
 		memcpy(s->logits + (size_t)s->n_done * n_vocab, logits, sizeof(float) * take * n_vocab);
 		logits += (size_t)take * n_vocab;
+		for (uint32_t j = s->n_done; j < s->n_done + take; j++) {
+			if (!toy_wants_hidden(j))
+				continue;
+			memcpy(s->hidden + (size_t)j * n_embd, hidden, sizeof(float) * n_embd);
+			hidden += n_embd;
+		}
 		s->n_done += take;
 	}
 }

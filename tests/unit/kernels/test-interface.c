@@ -277,7 +277,7 @@ static void test_workspace_refused(void **state)
 /* A batch of two sequences that is valid; each case spoils one thing. */
 struct bad {
 	int32_t tokens[5];
-	uint32_t logit_rows[3], blocks[2][3];
+	uint32_t logit_rows[3], hidden_rows[2], blocks[2][3];
 	struct kb_seq seqs[2];
 	struct kb_geometry geometry;
 	struct kb_batch batch;
@@ -287,11 +287,12 @@ static void bad_init(struct bad *b, const struct toy *toy)
 {
 	*b = (struct bad){
 		.tokens = { 1, 2, 3, 4, 49 }, .logit_rows = { 0, 2, 4 }, .blocks = { { 0, 1, 2 }, { 3, 4, 5 } },
-		.geometry = toy->geometry,
+		.geometry = toy->geometry, .hidden_rows = { 1, 3 },
 	};
 	b->seqs[0] = (struct kb_seq){ 0, 3, 30, 3, b->blocks[0] };
 	b->seqs[1] = (struct kb_seq){ 3, 2, 0, 1, b->blocks[1] };
-	b->batch = (struct kb_batch){ 5, b->tokens, 2, b->seqs, 3, b->logit_rows, toy->pool, &b->geometry };
+	b->batch = (struct kb_batch){ 5, b->tokens, 2, b->seqs, 3, b->logit_rows, toy->pool, &b->geometry,
+				      2, b->hidden_rows };
 }
 
 static void test_batch_refused(void **state)
@@ -330,6 +331,9 @@ static void test_batch_refused(void **state)
 	REFUSED(b.logit_rows[1] = 0);
 	REFUSED(b.batch.n_logits = 9);
 	REFUSED(b.batch.logit_rows = NULL);
+	REFUSED(b.hidden_rows[1] = 5);
+	REFUSED(b.hidden_rows[1] = 1);
+	REFUSED(b.batch.hidden_rows = NULL);
 	REFUSED(b.geometry.head_dim = 32);
 	REFUSED(b.geometry.n_kv_heads = 1);
 	REFUSED(b.geometry.n_layers = 0);
@@ -357,6 +361,7 @@ static void test_operations_refused(void **state)
 	struct kb_attn_out out;
 	struct kb_ffn ffn;
 	struct kb_logits logits;
+	struct kb_hidden hidden = { NULL, 1e-5f };
 	struct kb_attention attention = { .scale = 1 };
 
 	toy_init(&toy, NULL, 1, &shape, 16, 10, 8);
@@ -390,10 +395,15 @@ static void test_operations_refused(void **state)
 	SPOILED(ffn, toy.layers[0].ffn, ffn.gate = ffn.down, ops->ffn(toy.ws, &ffn));
 	SPOILED(logits, toy.logits, logits.head = toy.layers[0].in.wq, ops->logits(toy.ws, &logits));
 	SPOILED(logits, toy.logits, logits.softcap = INFINITY, ops->logits(toy.ws, &logits));
+	assert_int_equal(ops->hidden(toy.ws, &hidden), -EINVAL);
+	hidden.norm = toy.layers[0].in.q_norm ? toy.layers[0].in.q_norm : toy.embedding;
+	assert_int_equal(ops->hidden(toy.ws, &hidden), -EINVAL);
 	/* None of them was recorded. */
 	assert_int_equal(ops->step_submit(toy.ws), 0);
 	assert_int_equal(ops->step_begin(toy.ws, &b.batch), -EBUSY);
 	assert_int_equal(ops->step_wait(toy.ws), 0);
+	hidden.norm = toy.logits.norm;
+	assert_int_equal(ops->hidden(toy.ws, &hidden), -EINVAL);	/* no step is recorded */
 	toy_deinit(&toy);
 }
 

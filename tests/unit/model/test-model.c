@@ -274,7 +274,7 @@ static void test_hash_sees_every_byte(void **state)
 struct stepper {
 	struct kb_geometry geometry;
 	int32_t tokens[4];
-	uint32_t table[2], rows[2];
+	uint32_t table[2], rows[2], hidden_rows[3];
 	struct kb_seq seqs[2];
 	struct kb_batch batch;
 };
@@ -285,6 +285,7 @@ static void make_batch(struct stepper *s, const struct model *m, struct kb_pool 
 		.tokens = {1, 2, 3, 511},
 		.table = {1, 0},
 		.rows = {1, 3},
+		.hidden_rows = {0, 1, 3},
 		.seqs =
 			{
 				{.first_row = 0,
@@ -298,7 +299,7 @@ static void make_batch(struct stepper *s, const struct model *m, struct kb_pool 
 				 .n_blocks = 1,
 				 .block_table = s->table + 1},
 			},
-		.batch = {.n_rows = 4, .n_seqs = 2, .n_logits = 2, .pool = pool},
+		.batch = {.n_rows = 4, .n_seqs = 2, .n_logits = 2, .pool = pool, .n_hidden = 3},
 	};
 	model_geometry(m, KB_KV_F16, 16, &s->geometry);
 	s->geometry.chunk_bytes = POOL_BYTES;
@@ -306,6 +307,7 @@ static void make_batch(struct stepper *s, const struct model *m, struct kb_pool 
 	s->batch.tokens = s->tokens;
 	s->batch.seqs = s->seqs;
 	s->batch.logit_rows = s->rows;
+	s->batch.hidden_rows = s->hidden_rows;
 	s->batch.geometry = &s->geometry;
 }
 
@@ -324,7 +326,8 @@ static void test_step(void **state)
 	struct kb_workspace *ws;
 	struct kb_workspace_desc desc;
 	struct stepper s;
-	const float *logits;
+	const float *logits, *hidden;
+	float last[64];
 	int fd = memfd_create("pool", MFD_CLOEXEC);
 
 	assert_int_equal(ftruncate(fd, (off_t)POOL_BYTES), 0);
@@ -339,6 +342,8 @@ static void test_step(void **state)
 	REFUSED(s.tokens[0] = -1);
 	REFUSED(s.rows[1] = 4);
 	REFUSED(s.rows[1] = 1);
+	REFUSED(s.hidden_rows[2] = 4);
+	REFUSED(s.hidden_rows[1] = 0);
 	REFUSED(s.seqs[0].n_rows = 1);
 	REFUSED(s.seqs[1].n_rows = 3);
 	REFUSED(s.seqs[1].n_rows = 0);
@@ -348,7 +353,7 @@ static void test_step(void **state)
 	REFUSED(s.seqs[1].first_pos = 15);
 	REFUSED(s.seqs[1].n_blocks = 0);
 	REFUSED(s.batch.n_seqs = 1);
-	REFUSED(s.batch.n_rows = 0; s.batch.n_seqs = 0; s.batch.n_logits = 0);
+	REFUSED(s.batch.n_rows = 0; s.batch.n_seqs = 0; s.batch.n_logits = 0; s.batch.n_hidden = 0);
 	REFUSED(s.geometry.n_layers = 1);
 	REFUSED(s.geometry.n_kv_heads = 4);
 	REFUSED(s.geometry.head_dim = 32);
@@ -360,6 +365,19 @@ static void test_step(void **state)
 	assert_memory_not_equal(logits, logits + 512, 512 * sizeof(float));
 	for (size_t i = 0; i < 2 * 512; i++)
 		assert_true(logits[i] > -100 && logits[i] < 100);
+	hidden = ops->step_hidden(ws);
+	assert_memory_not_equal(hidden, hidden + 64, 64 * sizeof(float));
+	assert_memory_not_equal(hidden, hidden + 2 * 64, 64 * sizeof(float));
+	memcpy(last, hidden + 2 * 64, sizeof(last));
+
+	/* Hidden states alone, without a head. */
+	make_batch(&s, m, pool);
+	s.batch.n_logits = 0;
+	s.batch.n_hidden = 1;
+	s.hidden_rows[0] = 3;
+	assert_int_equal(model_step(m, ws, &s.batch), 0);
+	assert_int_equal(ops->step_wait(ws), 0);
+	assert_memory_equal(ops->step_hidden(ws), last, sizeof(last));
 	ops->workspace_free(f->be, ws);
 	model_free(m);
 	ops->pool_free(f->be, pool);
