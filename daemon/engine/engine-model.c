@@ -100,6 +100,7 @@ static int create(struct engine *e, struct engine_model *em, struct diag *diag)
 		return -ENOMEM;
 	em->tokenizer = model_tokenizer(em->model);
 	em->n_vocab = model_info(em->model)->n_vocab;
+	em->n_embd = model_info(em->model)->n_embd;
 	em->max_piece = longest_piece(em);
 	em->block_tokens = e->block_tokens;
 	scheduler_init_model(&em->sched, em->block_tokens);

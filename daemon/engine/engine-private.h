@@ -50,6 +50,7 @@ struct step_entry {
 	struct engine_request *request;
 	uint32_t first_logits;		/* of its rows with logits ... */
 	uint32_t n_prompt_logits;	/* ... those of the prompt; then, if it has one, the last's */
+	uint32_t first_hidden, n_hidden;	/* of its rows with hidden states */
 	bool generates;
 };
 
@@ -67,7 +68,7 @@ struct engine_model {
 	char *name;
 	uint32_t n_ctx;			/* tokens of one sequence, prompt included */
 	uint32_t n_ctx_model;		/* the model's own; n_ctx is less if the pool is small */
-	uint32_t n_vocab, block_tokens;
+	uint32_t n_vocab, n_embd, block_tokens;
 	uint32_t max_piece;		/* bytes of the longest token */
 	uint64_t block_bytes;
 
@@ -130,6 +131,7 @@ struct engine {
 	struct kb_seq *seqs;		/* [max_seqs] */
 	struct step_entry *entries;	/* [max_seqs] */
 	uint32_t *logit_rows;		/* [max_seqs + logits_quantum] */
+	uint32_t *hidden_rows;		/* [max_seqs + quantum] */
 
 	_Atomic uint64_t pulse_ns;	/* when it began what it does now; 0: it waits */
 
@@ -190,7 +192,7 @@ uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
 /* prefix.c; of a request that has no part in the cache all do nothing */
 /* When it gets into the queue.  0, -ENOMEM. */
 int engine_prefix_init(struct engine *e, struct engine_request *r);
-/* Tokens for a lookup, which takes all but the last at most: where a token's logits are wanted it ends. */
+/* Tokens for a lookup, which takes all but the last at most: where a token's logits or state are wanted it ends. */
 uint32_t engine_prefix_n_lookup(const struct engine_request *r);
 /* What it would find now. */
 void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out);

@@ -36,13 +36,20 @@ int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag)
 			return diag_set(diag, -EINVAL,
 					"prompt: token id %d at position %u is not in the vocabulary",
 					r->tokens[i], i);
+	if (r->pooling.kind != ENGINE_POOLING_NONE && !e->be->ops->hidden)
+		return diag_set(diag, -ENOTSUP, "the device gives no hidden states");
 	if (charge_init(&r->charge_request, e->accounts, r->uid, ACCOUNT_REQUESTS, 1))
 		return diag_set(diag, ENGINE_E_QUOTA, "too many requests of uid %u", (unsigned)r->uid);
-	bytes = request_bound(r, em->n_ctx, em->block_tokens, em->max_piece);
+	bytes = request_bound(r);
 	if (charge_init(&r->charge_memory, e->accounts, r->uid, ACCOUNT_MEMORY, bytes)) {
 		charge_deinit(&r->charge_request);
 		return diag_set(diag, ENGINE_E_QUOTA, "the requests of uid %u hold too much memory",
 				(unsigned)r->uid);
+	}
+	if (pooling_reserve(&r->pooling, em->n_embd)) {
+		charge_deinit(&r->charge_request);
+		charge_deinit(&r->charge_memory);
+		return diag_set(diag, -ENOMEM, "no memory for an embedding");
 	}
 	r->submit_ns = clock_ns();
 
@@ -549,7 +556,8 @@ static int create_batch(struct engine *e, struct diag *diag)
 	e->seqs = calloc(max_seqs, sizeof(*e->seqs));
 	e->entries = calloc(max_seqs, sizeof(*e->entries));
 	e->logit_rows = calloc(max_seqs + e->sched.logits_quantum, sizeof(*e->logit_rows));
-	if (!e->row_tokens || !e->seqs || !e->entries || !e->logit_rows)
+	e->hidden_rows = calloc(max_rows, sizeof(*e->hidden_rows));
+	if (!e->row_tokens || !e->seqs || !e->entries || !e->logit_rows || !e->hidden_rows)
 		return diag_set(diag, -ENOMEM, "no memory for steps of %u tokens", max_rows);
 	return 0;
 }
@@ -683,6 +691,7 @@ void engine_free(struct engine *e)
 	free(e->seqs);
 	free(e->entries);
 	free(e->logit_rows);
+	free(e->hidden_rows);
 	pthread_mutex_destroy(&e->lock);
 	pthread_cond_destroy(&e->wake);
 	free(e);

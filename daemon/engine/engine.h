@@ -66,6 +66,9 @@ struct engine_config {
 	uint64_t step_delay_ns;		/* tests: sleep before each step */
 };
 
+/* One vector for a whole prompt, of its tokens' final hidden states. */
+enum engine_pooling { ENGINE_POOLING_NONE, ENGINE_POOLING_MEAN, ENGINE_POOLING_LAST };
+
 struct engine_request_params {
 	struct sampler_params sampling;
 	uint32_t max_tokens;		/* UINT32_MAX: until the context is full; 0: none, the prompt is computed */
@@ -77,6 +80,11 @@ struct engine_request_params {
 	uint32_t prompt_logprobs_from;	/* ... from this position on */
 	uint32_t prompt_alternatives;	/* each followed by the most likely tokens there, at most
 					 * ENGINE_PROMPT_ALTERNATIVES_MAX; 0: by none */
+	/*
+	 * Not NONE: the prompt is computed, and SINK_EMBEDDING emitted before the end; max_tokens and prompt_logprobs
+	 * count as 0 and false.  MEAN needs every token's state, so that nothing is taken from the cache.
+	 */
+	enum engine_pooling pooling;
 	/* The namespace of the cache that it reads and fills, at most TREE_NAME_MAX bytes; NULL, "": none. */
 	const char *ns;
 	uint64_t ttl_ns;		/* what it leaves there expires so long after its last use; 0: never */
@@ -178,7 +186,8 @@ uint32_t engine_model_max_piece(const struct engine_model *em);	/* bytes of the 
 /*
  * Any thread.  The request's model is in this engine or was removed from it.
  * 0 (r is the engine's), or an ENGINE_E_* or -errno (r is still the
- * caller's): -EINVAL for a token id out of range, -ESHUTDOWN.
+ * caller's): -EINVAL for a token id out of range, -ENOTSUP for pooling where the
+ * device gives no hidden states, -ENOMEM, -ESHUTDOWN.
  */
 int engine_submit(struct engine *e, struct engine_request *r, struct diag *diag);
 /* Any thread.  An unknown id is harmless: it may just have ended. */

@@ -133,6 +133,14 @@ void output_prompt(struct output *o, int32_t previous, uint32_t position, const 
 	};
 }
 
+void output_embedding(struct output *o, const float *values, uint32_t n)
+{
+	struct sink_event *event = add_event(o, SINK_EMBEDDING);
+
+	event->embedding.values = values;
+	event->embedding.n = n;
+}
+
 static int emit_prompts(struct output *o, const struct tokenizer *t, struct sink *sink, uint64_t request)
 {
 	for (; o->next_prompt < o->n_prompts; o->next_prompt++) {

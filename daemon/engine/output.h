@@ -81,6 +81,9 @@ int output_token(struct output *o, const struct tokenizer *t, int32_t previous,
  */
 void output_prompt(struct output *o, int32_t previous, uint32_t position, const struct sampler_result *token);
 
+/* The event of a vector [n], which stays until the sink has taken it.  No other may be pending. */
+void output_embedding(struct output *o, const float *values, uint32_t n);
+
 /* A stop string was found: nothing more will be shown. */
 static inline bool output_stopped(const struct output *o)
 {

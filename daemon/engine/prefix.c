@@ -32,8 +32,13 @@ int engine_prefix_init(struct engine *e, struct engine_request *r)
 
 uint32_t engine_prefix_n_lookup(const struct engine_request *r)
 {
-	return r->seq.logits_from < r->seq.logits_to ? MIN(r->seq.n_tokens, r->seq.logits_from + 1)
-						      : r->seq.n_tokens;
+	uint32_t n = r->seq.n_tokens;
+
+	if (r->seq.logits_from < r->seq.logits_to)
+		n = MIN(n, r->seq.logits_from + 1);
+	if (r->pooling.next < r->pooling.end)
+		n = MIN(n, r->pooling.next + 1);
+	return n;
 }
 
 void engine_prefix_peek(struct engine_request *r, uint64_t now, struct tree_peek *out)

@@ -88,6 +88,11 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	r->params.also = NULL;
 	r->params.n_also = 0;
 	r->params.prompt_alternatives = MIN(params->prompt_alternatives, ENGINE_PROMPT_ALTERNATIVES_MAX);
+	if (params->pooling != ENGINE_POOLING_NONE) {
+		r->params.max_tokens = 0;
+		r->params.prompt_logprobs = false;
+	}
+	pooling_init(&r->pooling, params->pooling, (uint32_t)n_prompt);
 	r->miss = SINK_MISS_NO_CACHE;
 	err = copy_bias(r, &params->sampling);
 	if (!err)
@@ -99,7 +104,7 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	err = output_init(&r->output, &(struct output_options){
 		.stop = params->stop, .n_stop = params->n_stop,
 		.n_logprobs = params->sampling.logprobs ? params->sampling.n_logprobs : 0,
-		.prompts = params->prompt_logprobs, .n_prompt_tops = r->params.prompt_alternatives,
+		.prompts = r->params.prompt_logprobs, .n_prompt_tops = r->params.prompt_alternatives,
 	});
 	if (err) {
 		engine_request_free(r);
@@ -109,7 +114,7 @@ int engine_request_new(struct engine_request **out, struct engine_model *model, 
 	r->tokens = prompt;
 	r->tokens_capacity = r->n_prompt = r->seq.n_tokens = (uint32_t)n_prompt;
 	r->next_prompt = r->n_prompt;
-	if (params->prompt_logprobs)
+	if (r->params.prompt_logprobs)
 		set_next_prompt(r, MIN(params->prompt_logprobs_from, r->n_prompt));
 	*out = r;
 	return 0;
@@ -122,6 +127,7 @@ void engine_request_free(struct engine_request *r)
 	charge_deinit(&r->charge_request);
 	charge_deinit(&r->charge_memory);
 	output_deinit(&r->output);
+	pooling_deinit(&r->pooling);
 	free((void *)r->params.sampling.bias);
 	free(r->ns);
 	free(r->own);
@@ -139,17 +145,18 @@ void request_note_prompt(struct engine_request *r, const struct sampler_result *
 	set_next_prompt(r, r->next_prompt + 1);
 }
 
-uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_tokens, uint32_t max_piece)
+uint64_t request_bound(struct engine_request *r)
 {
-	uint64_t n_tokens = MIN((uint64_t)r->n_prompt + r->params.max_tokens, (uint64_t)n_ctx);
+	const struct engine_model *em = r->model;
+	uint64_t n_tokens = MIN((uint64_t)r->n_prompt + r->params.max_tokens, (uint64_t)em->n_ctx);
 
 	r->max_n_tokens = (uint32_t)MAX(n_tokens, (uint64_t)r->n_prompt);
 	/* Room for one more is kept: see admission.c. */
-	r->max_n_blocks = r->max_n_tokens / block_tokens + 1;
+	r->max_n_blocks = r->max_n_tokens / em->block_tokens + 1;
 	return sizeof(*r) + names_bytes(r) + (uint64_t)r->max_n_tokens * sizeof(*r->tokens) +
 	       (uint64_t)r->max_n_blocks * (sizeof(*r->blocks) + sizeof(*r->mass)) +
 	       r->params.sampling.n_bias * sizeof(*r->params.sampling.bias) +
-	       output_bound(&r->output, max_piece);
+	       output_bound(&r->output, em->max_piece) + pooling_bound(&r->pooling, em->n_embd);
 }
 
 /* Grows an array of 32-bit elements geometrically, up to max, to hold at least n. */

@@ -16,6 +16,7 @@
 #include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
 #include "daemon/engine/output.h"
+#include "daemon/engine/pooling.h"
 #include "daemon/engine/scheduler.h"
 #include "ipc/base/account.h"
 #include "ipc/base/list.h"
@@ -45,6 +46,7 @@ struct engine_request {
 	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
 	enum sink_miss miss;		/* at position n_cached */
 	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */
+	struct pooling pooling;
 	struct sampler_rng rng;
 	struct output output;
 	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
@@ -61,11 +63,11 @@ static inline struct engine_request *request_of(struct sched_seq *seq)
 }
 
 /*
- * Sets the most tokens and blocks that it can get to in this context.  Returns
+ * Sets the most tokens and blocks that it can get to with its model.  Returns
  * the bytes that it may hold until its end, all of its arrays and buffers at
  * their largest: what it is charged for, so that it can't outgrow it.
  */
-uint64_t request_bound(struct engine_request *r, uint32_t n_ctx, uint32_t block_tokens, uint32_t max_piece);
+uint64_t request_bound(struct engine_request *r);
 
 /* The next prompt token's log-probability is known: puts it into the output. */
 void request_note_prompt(struct engine_request *r, const struct sampler_result *token);

@@ -23,6 +23,7 @@ enum sink_event_type {
 	SINK_USAGE,
 	SINK_DONE,
 	SINK_ERROR,
+	SINK_EMBEDDING,
 };
 
 enum sink_finish {	/* numbers of enum kvd_finish */
@@ -51,7 +52,7 @@ enum sink_miss {	/* why not all of a prompt came from the cache; numbers of enum
 	SINK_MISS_EXPIRED = 4,
 	SINK_MISS_EVICTED = 5,
 	SINK_MISS_NAMESPACE = 6,
-	SINK_MISS_LOGPROBS = 7,
+	SINK_MISS_LOGPROBS = 7,	/* numbers of the prompt's tokens are wanted that are not kept */
 	SINK_MISS_KEY = 8,
 };
 
@@ -93,6 +94,10 @@ struct sink_event {
 			uint32_t done, total;
 		} progress;
 		struct {
+			const float *values;	/* [n] not normalised */
+			uint32_t n;
+		} embedding;
+		struct {
 			uint32_t prompt_tokens, cached_tokens, generated_tokens, miss;
 			uint64_t queue_ns, prefill_ns, decode_ns;
 			int32_t miss_token;	/* the prompt's at position cached_tokens; -1: none */
@@ -118,7 +123,8 @@ struct sink;
 struct sink_ops {
 	/*
 	 * Takes all n events, or none: a token's with what belongs to it, or one
-	 * SINK_PROMPT, with its SINK_ALTERNATIVES if those are asked for.
+	 * SINK_PROMPT, with its SINK_ALTERNATIVES if those are asked for; or
+	 * SINK_EMBEDDING.
 	 * 0; SINK_E_FULL (never for a batch that ends with SINK_DONE or
 	 * SINK_ERROR together with nothing but SINK_USAGE and at most 4 KiB of
 	 * SINK_TEXT before it: a sink keeps that much in reserve for each

@@ -31,6 +31,7 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 	b->n_rows += seq->n_rows;
 	*entry = (struct step_entry){
 		.request = r, .first_logits = b->n_logits, .generates = wants_logits(r),
+		.first_hidden = b->n_hidden,
 	};
 	for (uint32_t p = MAX(first, seq->logits_from); p < MIN(end, seq->logits_to); p++) {
 		e->logit_rows[b->n_logits++] = first_row + p - first;
@@ -38,6 +39,10 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 	}
 	if (entry->generates)
 		e->logit_rows[b->n_logits++] = b->n_rows - 1;
+	for (uint32_t p = MAX(first, r->pooling.next); p < MIN(end, r->pooling.end); p++) {
+		e->hidden_rows[b->n_hidden++] = first_row + p - first;
+		entry->n_hidden++;
+	}
 }
 
 static void build_batch(struct engine *e, struct engine_model *em, struct kb_batch *b)
@@ -46,6 +51,7 @@ static void build_batch(struct engine *e, struct engine_model *em, struct kb_bat
 		.tokens = e->row_tokens,
 		.seqs = e->seqs,
 		.logit_rows = e->logit_rows,
+		.hidden_rows = e->hidden_rows,
 		.pool = pool_device(e->pool),
 		.geometry = pool_root_geometry(em->root),
 	};
@@ -140,6 +146,19 @@ static void note_prompt(const struct engine *e, const struct step_entry *entry)
 	}
 }
 
+/* The hidden states that the step has made known; with the last one the vector is there. */
+static void pool_hidden(const struct engine *e, const struct step_entry *entry)
+{
+	struct engine_request *r = entry->request;
+	uint32_t n_embd = r->model->n_embd;
+
+	for (uint32_t i = 0; i < entry->n_hidden; i++)
+		pooling_add(&r->pooling, e->be->ops->step_hidden(r->model->ws) +
+						 (size_t)(entry->first_hidden + i) * n_embd);
+	if (entry->n_hidden && r->pooling.next == r->pooling.end)
+		output_embedding(&r->output, pooling_result(&r->pooling), n_embd);
+}
+
 /* The step has computed the entry's rows. */
 static void advance(struct engine *e, const struct step_entry *entry)
 {
@@ -172,6 +191,7 @@ static void advance(struct engine *e, const struct step_entry *entry)
 			return;
 	}
 	note_prompt(e, entry);
+	pool_hidden(e, entry);
 	if (entry->generates) {
 		generate(e, r, logits_of(e, em, entry->first_logits + entry->n_prompt_logits));
 		return;

@@ -171,6 +171,8 @@ static void put(struct ring_writer *w, uint64_t request, const struct sink_event
 	case SINK_DONE:
 		ring_put_done(w, request, (enum kvd_finish)e->done.reason, e->done.stop_index);
 		break;
+	case SINK_EMBEDDING:
+		break;	/* no message asks for one */
 	case SINK_ERROR:
 		ring_put_error(w, request, (enum kvd_code)e->error.code, e->error.text);
 		break;

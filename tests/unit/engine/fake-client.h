@@ -38,6 +38,8 @@ struct fake_result {
 	uint32_t n_prompt_tops[FAKE_TOKENS_MAX];
 	int32_t prompt_tops[FAKE_TOKENS_MAX][FAKE_PROMPT_TOP];
 	float prompt_top_logprobs[FAKE_TOKENS_MAX][FAKE_PROMPT_TOP];
+	bool has_embedding;
+	float embedding[FAKE_N_EMBD];
 	bool released;
 	uint32_t released_as;	/* first, second, ... from 1 */
 };
@@ -143,6 +145,12 @@ static void fake_note(struct fake_client *c, struct fake_result *r, const struct
 		break;
 	case SINK_PROMPT:
 		fake_note_prompt(c, r, e);
+		break;
+	case SINK_EMBEDDING:
+		if (r->has_embedding || r->n_tokens || e->embedding.n != FAKE_N_EMBD)
+			fake_client_violation(c, "a second embedding, of another size or beside tokens");
+		r->has_embedding = true;
+		memcpy(r->embedding, e->embedding.values, sizeof(r->embedding));
 		break;
 	case SINK_PROGRESS:
 		r->n_progress++;
@@ -363,6 +371,25 @@ static void fake_expect_prompt(const struct fake_request *r, struct fake_result 
 	}
 }
 
+static void fake_expect_embedding(const struct fake_request *r, struct fake_result *out)
+{
+	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
+	double sums[FAKE_N_EMBD] = { 0 };
+	float state[FAKE_N_EMBD] = { 0 };
+
+	for (size_t i = 0; i < r->n_prompt; i++) {
+		hash = fake_hash(hash, r->prompt[i]);
+		fake_hidden(hash, state);
+		for (uint32_t k = 0; k < FAKE_N_EMBD; k++)
+			sums[k] += (double)state[k];
+	}
+	for (uint32_t k = 0; k < FAKE_N_EMBD; k++)
+		out->embedding[k] = r->params.pooling == ENGINE_POOLING_LAST ? state[k]
+									     : (float)(sums[k] / (double)r->n_prompt);
+	out->has_embedding = true;
+	out->finish = SINK_FINISH_LENGTH;
+}
+
 /* The request run alone: one loop over logits, sampler and text filter, no engine. */
 static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fake_result *out)
 {
@@ -378,6 +405,10 @@ static void fake_expect(const struct fake_request *r, uint32_t n_ctx, struct fak
 	uint64_t hash = (r->model ? r->model : &fake_model)->first_hash;
 
 	*out = (struct fake_result){ .finish = r->params.max_tokens ? 0 : SINK_FINISH_LENGTH };
+	if (r->params.pooling != ENGINE_POOLING_NONE) {
+		fake_expect_embedding(r, out);
+		return;
+	}
 	fake_expect_prompt(r, out);
 	memcpy(tokens, r->prompt, n * sizeof(*tokens));
 	for (size_t i = 0; i < n; i++)
@@ -445,6 +476,8 @@ static void fake_check_whole(const struct fake_result *got, const struct fake_re
 	assert_int_equal(got->finish, want->finish);
 	assert_int_equal(got->stop_index, want->stop_index);
 	fake_check_prompt(got, want, true);
+	assert_int_equal(got->has_embedding, want->has_embedding);
+	assert_memory_equal(got->embedding, want->embedding, sizeof(want->embedding));
 	assert_int_equal(got->n_tokens, want->n_tokens);
 	assert_memory_equal(got->tokens, want->tokens, want->n_tokens * sizeof(*want->tokens));
 	assert_int_equal(got->n_text, want->n_text);

@@ -41,6 +41,7 @@ static const char *const fake_pieces[] = {
 	"\xf0\x9f", "\x91\xa9", "\xe2\x80\x8d", "\xff", "hello",    "\xf0\x9f\x98\x80",
 };
 #define FAKE_N_VOCAB ((uint32_t)ARRAY_SIZE(fake_pieces))
+#define FAKE_N_EMBD 3u
 
 struct fake_kv {
 	uint64_t hash;
@@ -65,7 +66,7 @@ struct kb_workspace {
 	struct kb_workspace_desc desc;
 	struct model *model;
 	const struct kb_batch *batch;
-	float *logits;
+	float *logits, *hidden;
 };
 
 /* What the tests set and look at. */
@@ -79,7 +80,7 @@ static struct {
 	uint32_t n_violations;
 	const char *violation;		/* the first */
 	uint32_t max_seqs_seen, max_prefill_rows_seen;
-	uint64_t n_rows_seen, n_logits_seen, n_mass_seen;
+	uint64_t n_rows_seen, n_logits_seen, n_hidden_seen, n_mass_seen;
 	bool no_room;			/* for attention mass */
 } fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
@@ -92,7 +93,7 @@ static void fake_reset(uint32_t quantum)
 	fake.n_violations = 0;
 	fake.violation = NULL;
 	fake.max_seqs_seen = fake.max_prefill_rows_seen = 0;
-	fake.n_rows_seen = fake.n_logits_seen = fake.n_mass_seen = 0;
+	fake.n_rows_seen = fake.n_logits_seen = fake.n_hidden_seen = fake.n_mass_seen = 0;
 	fake.no_room = false;
 }
 
@@ -143,6 +144,13 @@ static void fake_logits(uint64_t hash, int32_t last, float *out)
 		out[v] = NAN;
 }
 
+/* The final state of a history. */
+static void fake_hidden(uint64_t hash, float *out)
+{
+	for (uint32_t i = 0; i < FAKE_N_EMBD; i++)
+		out[i] = (float)(int32_t)(fake_mix(hash + i * UINT64_C(0x9e3779b97f4a7c15)) >> 33) * 0x1.3p-29f - 2;
+}
+
 /* --- the backend --- */
 
 static int fake_pool_import(struct kb_backend *be, int fd, uint64_t bytes, struct kb_pool **out)
@@ -179,7 +187,10 @@ static int fake_workspace_new(struct kb_backend *be, const struct kb_workspace_d
 		return -ENOMEM;
 	ws->desc = *desc;
 	ws->logits = calloc((size_t)desc->max_logits * FAKE_N_VOCAB, sizeof(float));
-	if (!ws->logits) {
+	ws->hidden = calloc((size_t)desc->max_rows * FAKE_N_EMBD, sizeof(float));
+	if (!ws->logits || !ws->hidden) {
+		free(ws->logits);
+		free(ws->hidden);
 		free(ws);
 		return -ENOMEM;
 	}
@@ -191,6 +202,7 @@ static void fake_workspace_free(struct kb_backend *be, struct kb_workspace *ws)
 {
 	(void)be;
 	free(ws->logits);
+	free(ws->hidden);
 	free(ws);
 }
 
@@ -241,12 +253,16 @@ static void fake_check_batch(const struct kb_workspace *ws)
 	for (uint32_t i = 0; i < b->n_logits; i++)
 		if (b->logit_rows[i] >= row || (i && b->logit_rows[i] <= b->logit_rows[i - 1]))
 			fake_violation("logit rows out of order");
+	for (uint32_t i = 0; i < b->n_hidden; i++)
+		if (b->hidden_rows[i] >= row || (i && b->hidden_rows[i] <= b->hidden_rows[i - 1]))
+			fake_violation("hidden rows out of order");
 	if (prefill_rows > fake.quantum)
 		fake_violation("more prompt tokens than the quantum");
 	fake.max_seqs_seen = MAX(fake.max_seqs_seen, b->n_seqs);
 	fake.max_prefill_rows_seen = MAX(fake.max_prefill_rows_seen, prefill_rows);
 	fake.n_rows_seen += row;
 	fake.n_logits_seen += b->n_logits;
+	fake.n_hidden_seen += b->n_hidden;
 }
 
 /* Reads the history before the sequence's rows and verifies its chain. */
@@ -284,7 +300,7 @@ static void fake_measure(const struct kb_seq *seq)
 static void fake_run(struct kb_workspace *ws)
 {
 	const struct kb_batch *b = ws->batch;
-	uint32_t next_logits = 0;
+	uint32_t next_logits = 0, next_hidden = 0;
 
 	fake_check_batch(ws);
 	for (uint32_t s = 0; s < b->n_seqs; s++) {
@@ -302,6 +318,8 @@ static void fake_run(struct kb_workspace *ws)
 			};
 			if (next_logits < b->n_logits && b->logit_rows[next_logits] == row)
 				fake_logits(hash, token, ws->logits + FAKE_N_VOCAB * next_logits++);
+			if (next_hidden < b->n_hidden && b->hidden_rows[next_hidden] == row)
+				fake_hidden(hash, ws->hidden + FAKE_N_EMBD * next_hidden++);
 		}
 	}
 }
@@ -323,6 +341,17 @@ static int fake_step_wait(struct kb_workspace *ws)
 static const float *fake_step_logits(const struct kb_workspace *ws)
 {
 	return ws->logits;
+}
+
+/* The model's step is the fake's own: never called. */
+static int fake_record_hidden(struct kb_workspace *ws, const struct kb_hidden *op)
+{
+	return -EINVAL;
+}
+
+static const float *fake_step_hidden(const struct kb_workspace *ws)
+{
+	return ws->hidden;
 }
 
 static int fake_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
@@ -350,12 +379,16 @@ static const struct kb_ops fake_ops = {
 	.copy_tokens = fake_copy_tokens,
 	.block_memory = fake_block_memory,
 	.measures_mass = true,
+	.hidden = fake_record_hidden,
+	.step_hidden = fake_step_hidden,
 };
 static struct kb_backend fake_backend = { .ops = &fake_ops };
 
 /* --- the model --- */
 
-static struct model fake_model = { .info = { .name = "fake", .n_vocab = FAKE_N_VOCAB }, .n_ctx = 96 };
+static struct model fake_model = {
+	.info = { .name = "fake", .n_vocab = FAKE_N_VOCAB, .n_embd = FAKE_N_EMBD }, .n_ctx = 96
+};
 
 const struct model_info *model_info(const struct model *m)
 {
