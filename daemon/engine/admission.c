@@ -174,17 +174,46 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	return true;
 }
 
-void engine_admit(struct engine *e)
+static void activate_ready(struct engine *e)
 {
 	struct sched_seq *seq;
 
-	engine_prefix_woken(e);
 	while ((seq = scheduler_ready_next(&e->sched)))
 		scheduler_activate(&e->sched, seq);
+}
+
+/* seq gets the place of an account that has more than its share of them.  As admit_one(). */
+static bool take_place(struct engine *e, struct sched_seq *seq, struct sched_seq *victim)
+{
+	scheduler_ready(&e->sched, victim);
+	if (seq->state == SCHED_WAITING)
+		return admit_one(e, request_of(seq));
+	scheduler_activate(&e->sched, seq);
+	return true;
+}
+
+void engine_admit(struct engine *e)
+{
+	struct sched_seq *seq, *victim;
+	bool more = true, taken = false;
+
+	engine_prefix_woken(e);
+	activate_ready(e);
 	scheduler_admit_begin(&e->sched);
-	while ((seq = scheduler_admit_next(&e->sched)))
-		if (!admit_one(e, request_of(seq)))
+	while (more) {
+		while (more && (seq = scheduler_admit_next(&e->sched)))
+			more = admit_one(e, request_of(seq));
+		seq = more ? scheduler_claim(&e->sched, &victim) : NULL;
+		if (!seq)
 			break;
+		more = take_place(e, seq, victim);
+		taken = true;
+		/* Nobody got into it, then. */
+		activate_ready(e);
+	}
+	if (taken)
+		list_for_each(l, &e->sched.ready)
+			engine_prefix_abandon(request_of(list_entry(l, struct sched_seq, link)));
 }
 
 /* The uid's blocks are used up: its youngest sequence gives way, this one if there is no other. */

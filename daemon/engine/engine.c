@@ -302,6 +302,7 @@ static void enqueue(struct engine *e, struct engine_request *r)
 		engine_fail(e, r, SINK_ERROR_NO_MEMORY, "out of memory");
 		return;
 	}
+	scheduler_set_weight(&r->seq, r->params.weight ? r->params.weight : ENGINE_WEIGHT);
 	engine_deadline_set(e, r);
 	scheduler_push(&e->sched, &r->seq);
 }
@@ -614,6 +615,7 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	scheduler_init(&e->sched, config->max_seqs ? config->max_seqs : 16, quantum,
 		       MIN(quantum, LOGITS_QUANTUM));
 	e->sched.n_cached = engine_prefix_n_cached;
+	e->sched.fair = !config->no_fairness;
 	e->be = config->backend;
 	e->accounts = config->accounts;
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;

@@ -62,6 +62,7 @@ struct engine_config {
 	void (*kept_event)(void *arg, const char *text);
 	void *kept_event_arg;
 	bool kv_memory_auto;		/* kv_memory is a suggestion: the kept pool's size, if that is more, wins */
+	bool no_fairness;		/* all that decode are in every step, whoever has how many of them */
 	bool no_cache;			/* recompute the whole sequence for every token: a baseline */
 	uint64_t step_delay_ns;		/* tests: sleep before each step */
 };

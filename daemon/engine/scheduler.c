@@ -14,7 +14,7 @@
 void scheduler_init(struct scheduler *s, uint32_t max_seqs, uint32_t quantum, uint32_t logits_quantum)
 {
 	*s = (struct scheduler){
-		.max_seqs = max_seqs, .quantum = quantum, .logits_quantum = logits_quantum,
+		.max_seqs = max_seqs, .quantum = quantum, .logits_quantum = logits_quantum, .fair = true,
 	};
 	list_init(&s->admit_turns);
 	list_init(&s->parked);
@@ -45,6 +45,7 @@ static struct sched_uid *uid_new(struct scheduler *s, uid_t uid)
 	if (!u)
 		return NULL;
 	u->uid = uid;
+	u->weight = SCHED_WEIGHT;
 	list_init(&u->waiting);
 	list_init(&u->shares);
 	list_push_back(&s->admit_turns, &u->admit_link);
@@ -113,6 +114,11 @@ int scheduler_add(struct scheduler *s, struct sched_seq *seq, struct sched_model
 	return 0;
 }
 
+void scheduler_set_weight(struct sched_seq *seq, uint32_t weight)
+{
+	seq->share->uid->weight = MIN(MAX(weight, 1u), SCHED_WEIGHT_MAX);
+}
+
 /* Counts seq in the state that it is in, or no more: +1 or -1. */
 static void count(struct scheduler *s, const struct sched_seq *seq, uint32_t by)
 {
@@ -136,6 +142,7 @@ static void count(struct scheduler *s, const struct sched_seq *seq, uint32_t by)
 	case SCHED_READY:
 		s->n_ready += by;
 		m->n_ready += by;
+		seq->share->uid->n_ready += by;
 		break;
 	case SCHED_NONE:
 		break;
@@ -295,6 +302,72 @@ struct sched_seq *scheduler_ready_next(struct scheduler *s)
 	return seq_of(s->ready.next);
 }
 
+/* --- places --- */
+
+/* With one more, or less. */
+static uint64_t places(const struct sched_uid *u, int more)
+{
+	return (uint64_t)((int64_t)u->n_active + more);
+}
+
+/* a would have fewer places than b, by their weights. */
+static bool has_less(const struct sched_uid *a, const struct sched_uid *b, int more)
+{
+	return places(a, more) * b->weight < places(b, more) * a->weight;
+}
+
+static bool wants_place(const struct sched_uid *u)
+{
+	return u->n_ready || (!u->skipped && !list_empty(&u->waiting));
+}
+
+static struct sched_seq *oldest_ready(struct scheduler *s, const struct sched_uid *u)
+{
+	list_for_each(l, &s->ready) {
+		if (seq_of(l)->share->uid == u)
+			return seq_of(l);
+	}
+	return NULL;
+}
+
+static struct sched_seq *youngest_active_of(const struct sched_uid *u)
+{
+	struct sched_seq *youngest = NULL;
+
+	list_for_each(l, &u->shares) {
+		struct list *active = &share_of(l)->active;
+
+		if (!list_empty(active) && (!youngest || older(youngest, seq_of(active->prev))))
+			youngest = seq_of(active->prev);
+	}
+	return youngest;
+}
+
+struct sched_seq *scheduler_claim(struct scheduler *s, struct sched_seq **victim)
+{
+	struct sched_uid *poor = NULL, *rich = NULL;
+	struct sched_seq *seq;
+
+	if (!s->fair || s->n_active < s->max_seqs)
+		return NULL;
+	list_for_each(l, &s->admit_turns) {
+		struct sched_uid *u = uid_of(l);
+
+		if (wants_place(u) && (!poor || has_less(u, poor, 1)))
+			poor = u;
+		if (u->n_active && (!rich || has_less(rich, u, -1)))
+			rich = u;
+	}
+	/* The one who gives it must not be the poorer one then: nothing would come to rest. */
+	if (!poor || rich == poor || places(rich, -1) * poor->weight < places(poor, 1) * rich->weight)
+		return NULL;
+	seq = oldest_ready(s, poor);
+	*victim = youngest_active_of(rich);
+	return seq ? seq : choose(s, poor);
+}
+
+/* --- who gives way --- */
+
 /* The youngest in a list sorted by age that holds blocks. */
 static struct sched_seq *youngest_holder(struct list *head, const struct sched_uid *uid,
 					 const struct sched_model *model)
@@ -360,106 +433,4 @@ struct sched_seq *scheduler_short_of_blocks(struct sched_model *m)
 			oldest = seq;
 	}
 	return oldest;
-}
-
-/* Rows with logits among n from position first. */
-static uint32_t logits_among(const struct sched_seq *seq, uint32_t first, uint32_t n)
-{
-	uint32_t from = MAX(first, seq->logits_from), to = MIN(first + n, seq->logits_to);
-
-	return from < to ? to - from : 0;
-}
-
-/* Tokens of the quantum that seq could still use; those with one token don't need it. */
-static uint32_t prefill_demand(const struct scheduler *s, const struct sched_seq *seq)
-{
-	uint32_t n = seq->n_tokens - seq->n_computed, first = seq->n_computed + seq->n_rows;
-
-	if (n <= 1)
-		return 0;
-	n -= seq->n_rows;
-	/* The first row whose logits would be too many. */
-	if (logits_among(seq, first, n) > s->logits_left)
-		n = MAX(first, seq->logits_from) + s->logits_left - first;
-	return n;
-}
-
-static uint32_t share_demand(const struct scheduler *s, const struct sched_share *share)
-{
-	uint64_t n = 0;
-
-	list_for_each(l, &share->active)
-		n += prefill_demand(s, seq_of(l));
-	return (uint32_t)MIN(n, (uint64_t)UINT32_MAX);
-}
-
-static uint32_t n_with_demand(const struct scheduler *s, const struct sched_model *m)
-{
-	uint32_t n = 0;
-
-	list_for_each(l, &m->turns)
-		n += share_demand(s, share_of_turn(l)) > 0;
-	return n;
-}
-
-/* Gives the uid's sequences up to n rows, the oldest first; returns how many. */
-static uint32_t grant(struct scheduler *s, struct sched_share *share, uint32_t n)
-{
-	uint32_t left = n;
-
-	list_for_each(l, &share->active) {
-		struct sched_seq *seq = seq_of(l);
-		uint32_t rows = MIN(prefill_demand(s, seq), left);
-
-		s->logits_left -= logits_among(seq, seq->n_computed + seq->n_rows, rows);
-		seq->n_rows += rows;
-		left -= rows;
-	}
-	return n - left;
-}
-
-/* One even division of the budget between uids; returns what nobody took. */
-static uint32_t divide(struct scheduler *s, struct sched_model *m, uint32_t budget)
-{
-	uint32_t n_uids = n_with_demand(s, m);
-
-	list_for_each(l, &m->turns) {
-		struct sched_share *share = share_of_turn(l);
-
-		if (!n_uids)
-			break;
-		if (!share_demand(s, share))
-			continue;
-		/* Rounded up: the uids whose turn it is get the odd tokens. */
-		budget -= grant(s, share, (budget + n_uids - 1) / n_uids);
-		n_uids--;
-	}
-	return budget;
-}
-
-/* The first uid that was served goes to the end. */
-static void rotate(struct sched_model *m)
-{
-	list_for_each(l, &m->turns) {
-		if (!list_empty(&share_of_turn(l)->active)) {
-			list_unlink(l);
-			list_push_back(&m->turns, l);
-			return;
-		}
-	}
-}
-
-uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m)
-{
-	uint32_t budget = s->quantum, n_rows = 0;
-
-	s->logits_left = s->logits_quantum;
-	scheduler_for_each_active(seq, m)
-		seq->n_rows = seq->n_tokens - seq->n_computed == 1;
-	while (budget && n_with_demand(s, m))
-		budget = divide(s, m, budget);
-	scheduler_for_each_active(seq, m)
-		n_rows += seq->n_rows;
-	rotate(m);
-	return n_rows;
 }

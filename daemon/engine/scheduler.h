@@ -27,6 +27,23 @@
  * Sequences of several models live side by side: places, turns and ranks are
  * common to all, a step is planned for one model at a time.
  *
+ * Where several accounts (uids, or what stands for a key) have work, they share by
+ * weight: places, tokens of decoding and tokens of prefill.
+ *
+ * Decoding: each account has a virtual time for each model, which a token moves on by 1 / weight.  In a step
+ * the account that would be the last one even after a token of every sequence it has gets them all, and the others
+ * as many as don't take them beyond that one:
+ *
+ *	horizon = min over accounts of (time + n_decoding / weight)
+ *	tokens = min(n_decoding, (horizon - time) * weight)
+ *
+ * So all are less than one token of theirs behind the horizon, and an account alone always has all of its sequences
+ * in the step.  One that had nothing to decode continues where the first of the others is: what it did not use is
+ * not saved up, and leaving gains nothing.  (Virtual token counters: Sheng et al. 2024, arXiv:2401.00588; start times: Goyal, Vin, Cheng 1996.)
+ * Inside an account sequences take turns, by rank.
+ *
+ * Prefill: the quantum is divided by weight, whoever is behind first, since what is odd goes to the first.
+ *
  * Thread: the engine thread.
  */
 #ifndef KVD_SCHEDULER_H
@@ -40,6 +57,10 @@
 
 #define SCHED_WINDOW 8u
 #define SCHED_OVERTAKEN_MAX 16u
+#define SCHED_WEIGHT 100u
+#define SCHED_WEIGHT_MAX 10000u
+/* Virtual time of a token at weight 1; many weights divide it. */
+#define SCHED_TOKEN (UINT64_C(720720) * SCHED_WEIGHT)
 
 enum sched_state { SCHED_NONE, SCHED_WAITING, SCHED_HELD, SCHED_ACTIVE, SCHED_PARKED, SCHED_READY };
 
@@ -48,6 +69,7 @@ struct sched_model {
 	struct list turns;		/* of sched_share; the first has its turn in prefill */
 	uint32_t block_tokens;
 	uint32_t n_waiting, n_active, n_parked, n_ready;
+	uint64_t decode_end, prefill_end;	/* the furthest virtual times that any account has got to */
 };
 
 /* A uid that has sequences. */
@@ -55,7 +77,8 @@ struct sched_uid {
 	struct list admit_link;		/* in scheduler.admit_turns */
 	struct list shares;		/* one for each model that it has sequences of */
 	uid_t uid;
-	uint32_t n_active;
+	uint32_t weight;
+	uint32_t n_active, n_ready;
 	struct list waiting;		/* by rank, then arrival */
 	bool skipped;			/* in this round of admission */
 };
@@ -68,6 +91,10 @@ struct sched_share {
 	struct sched_model *model;
 	struct list active;		/* by rank */
 	uint32_t n_refs;		/* sequences */
+	uint64_t decode_time, prefill_time;	/* virtual */
+	uint32_t n_decoding;		/* sequences that have one token to compute, in the plan now or last */
+	bool prefills;			/* some have more */
+	uint64_t last_rank;		/* of the sequence whose turn in decoding was last */
 };
 
 /* Embedded in a request. */
@@ -88,6 +115,7 @@ struct sched_seq {
 
 struct scheduler {
 	uint32_t max_seqs, quantum, logits_quantum;
+	bool fair;			/* false: all that decode are in every step, and places stay whose they are */
 	uint32_t logits_left;		/* of it, while a step is planned */
 	/* Tokens of a waiting sequence that are in the cache, or NULL: nobody knows. */
 	uint32_t (*n_cached)(struct sched_seq *seq);
@@ -103,6 +131,8 @@ void scheduler_init_model(struct sched_model *m, uint32_t block_tokens);
 
 /* Before anything else with seq, which is zeroed but for n_tokens.  0 or -ENOMEM. */
 int scheduler_add(struct scheduler *s, struct sched_seq *seq, struct sched_model *model, uid_t uid);
+/* Its account's, from now on: 1 .. SCHED_WEIGHT_MAX, others count as the nearest. */
+void scheduler_set_weight(struct sched_seq *seq, uint32_t weight);
 /* From whatever state; its blocks are gone. */
 void scheduler_remove(struct scheduler *s, struct sched_seq *seq);
 
@@ -126,6 +156,13 @@ void scheduler_admit_skip(struct scheduler *s, struct sched_seq *seq);
 struct sched_seq *scheduler_ready_next(struct scheduler *s);
 
 /*
+ * All places are taken, and some account has so few of them, for its weight, that one with more should give it one
+ * of its: returns the waiting or ready sequence that is to have it, *victim is the active one that is to be ready
+ * instead, the youngest of its account.  NULL: they are fairly divided.  Within a round of admission.
+ */
+struct sched_seq *scheduler_claim(struct scheduler *s, struct sched_seq **victim);
+
+/*
  * Who gives back blocks first: of the parked ones the youngest, then of the
  * ready, then of the active (unless idle_only).  uid, model: only sequences of
  * that one, unless NULL.  NULL: nobody holds any.
@@ -139,13 +176,16 @@ uint32_t scheduler_idle_blocks(const struct scheduler *s, const struct sched_mod
 /* The model's oldest active sequence that holds too few blocks for its tokens, or NULL. */
 struct sched_seq *scheduler_short_of_blocks(struct sched_model *m);
 
+/* scheduler-plan.c */
 /*
- * Sets n_rows of every active sequence of the model: one for each that has one
- * token to compute, and at most quantum in all for those that have more, shared
- * evenly between uids and first come, first served inside one; of these at most
- * logits_quantum in all with logits, where whose turn it is comes first.  Returns the sum.
+ * Sets n_rows of every active sequence of the model: one for some of those that have one token to compute, and
+ * at most quantum (up to the scheduler's) in all for those that have more, shared by weight between uids and first
+ * come, first served inside one; of these at most logits_quantum in all with logits, where who is behind comes
+ * first.  Returns the sum, which is not 0 where there is anything to do and a quantum for it.
  */
-uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m);
+uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m, uint32_t quantum);
+/* What the next plan will meet: how many sequences have one token to compute; whether any has more. */
+uint32_t scheduler_n_decoding(struct sched_model *m, bool *prefills);
 
 /* All active sequences of a model, uid by uid; the body must not move any. */
 #define scheduler_for_each_active(seq, m) \

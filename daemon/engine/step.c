@@ -216,7 +216,7 @@ void engine_step(struct engine *e, struct engine_model *em)
 	int err;
 
 	engine_provide_blocks(e, em);
-	if (!scheduler_plan(&e->sched, &em->sched))
+	if (!scheduler_plan(&e->sched, &em->sched, e->sched.quantum))
 		return;
 	build_batch(e, em, &batch);
 	err = run_batch(e, em, &batch);

@@ -254,6 +254,7 @@ static void test_plans(void **state)
 		uint32_t quantum = (uint32_t)rand() % 40 + 1;
 
 		start(&s, 16, quantum);
+		s.fair = false;		/* all that decode have a row */
 		for (size_t i = 0; i < n; i++) {
 			add(&s, &seqs[i], (uid_t)(rand() % 5), (uint32_t)rand() % 60 + 1);
 			scheduler_activate(&s, &seqs[i]);
@@ -261,7 +262,7 @@ static void test_plans(void **state)
 				seqs[i].n_computed = seqs[i].n_tokens - 1;
 		}
 		for (int step = 0; step < 3; step++) {
-			check_plan(seqs, n, quantum, scheduler_plan(&s, &model));
+			check_plan(seqs, n, quantum, scheduler_plan(&s, &model, UINT32_MAX));
 			for (size_t i = 0; i < n; i++) {
 				seqs[i].n_computed += seqs[i].n_rows;
 				seqs[i].n_tokens += seqs[i].n_computed == seqs[i].n_tokens;
@@ -306,7 +307,7 @@ static void test_logits(void **state)
 			scheduler_activate(&s, seq);
 		}
 		for (int step = 0; n_left; step++) {
-			uint32_t n_rows = scheduler_plan(&s, &model), n_logits = 0, rows = 0, n_plain = 0;
+			uint32_t n_rows = scheduler_plan(&s, &model, UINT32_MAX), n_logits = 0, rows = 0, n_plain = 0;
 
 			assert_true(step < 12 * 62);
 			for (size_t i = 0; i < n; i++) {
@@ -346,7 +347,7 @@ static void test_prefill_turns(void **state)
 		scheduler_activate(&s, &seqs[i]);
 	}
 	for (int step = 0; step < 300; step++) {
-		assert_int_equal(scheduler_plan(&s, &model), 1);
+		assert_int_equal(scheduler_plan(&s, &model, UINT32_MAX), 1);
 		for (size_t i = 0; i < 6; i++)
 			seqs[i].n_computed += seqs[i].n_rows;
 	}
@@ -387,7 +388,7 @@ static void test_two_models(void **state)
 	for (int step = 0; step < 100; step++) {
 		struct sched_model *m = step % 2 ? &other : &model;
 
-		assert_int_equal(scheduler_plan(&s, m), 1);
+		assert_int_equal(scheduler_plan(&s, m, UINT32_MAX), 1);
 		scheduler_for_each_active(seq, m)
 			seq->n_computed += seq->n_rows;
 	}
