@@ -12,6 +12,7 @@
 
 #include "daemon/server/http-address.h"
 #include "daemon/server/namespace.h"
+#include "daemon/server/fair-weights.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/protocol.h"
@@ -73,6 +74,9 @@ static const struct option_row rows[] = {
 	{ "cpu-level", KIND_CHOICE, FIELD(cpu_level), 0, 0, "c|avx2|avx512", "CPU instructions to use" },
 	{ "prefill-quantum", KIND_NUMBER, FIELD(server.prefill_quantum), 1, 8192, "N",
 	  "prompt tokens in one step beside running sequences" },
+	{ "fairness", KIND_CHOICE, 0, 0, 0, "tokens|none", "what users with work at once have equal shares of" },
+	{ "fair-weights", KIND_STRING, FIELD(fair_weights), 0, 0, "USER:WEIGHT,...",
+	  "shares of users; who is not named has 100" },
 	{ "max-sessions", KIND_NUMBER, FIELD(server.max_sessions), 1, 65536, "N", "attached programs in all" },
 	{ "max-queue", KIND_NUMBER, FIELD(server.max_queue), 1, 65536, "N", "waiting requests in all" },
 	{ "uid-sessions", KIND_NUMBER, FIELD(server.uid_sessions), 1, 65536, "N", "attached programs of one user" },
@@ -270,6 +274,12 @@ static int set_choice(struct config *c, const struct option_row *row, const char
 		if (strcmp(value, "cuda") == 0 || strncmp(value, "cuda:", 5) == 0)
 			return diag_set(diag, -EINVAL, "device: CUDA is not part of this build");
 		return diag_set(diag, -EINVAL, "device: \"%s\" is not auto or cpu", value);
+	}
+	if (strcmp(row->name, "fairness") == 0) {
+		if (strcmp(value, "tokens") && strcmp(value, "none"))
+			return diag_set(diag, -EINVAL, "fairness: \"%s\" is not tokens or none", value);
+		c->server.no_fairness = strcmp(value, "none") == 0;
+		return 0;
 	}
 	if (strcmp(value, "c") && strcmp(value, "avx2") && strcmp(value, "avx512"))
 		return diag_set(diag, -EINVAL, "cpu-level: \"%s\" is not c, avx2 or avx512", value);
@@ -540,6 +550,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	c->server.http = (const char *const *)c->http;
 	c->server.cpu_level = c->cpu_level;
 	c->server.cache_groups = c->cache_groups;
+	c->server.fair_weights = c->fair_weights;
 	return 0;
 }
 
@@ -631,6 +642,8 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 		r = check_models(c, diag);
 	if (!r && c->action == CONFIG_CHECK)
 		r = namespaces_init(&(struct namespaces){ .public = false }, c->cache_groups, false, diag);
+	if (!r && c->action == CONFIG_CHECK)
+		r = fair_weights_init(&(struct fair_weights){ .n_users = 0 }, c->fair_weights, diag);
 	return r;
 }
 
@@ -642,6 +655,7 @@ void config_deinit(struct config *c)
 	free(c->socket);
 	free(c->cpu_level);
 	free(c->cache_groups);
+	free(c->fair_weights);
 	free(c->state_dir);
 	*c = (struct config){ 0 };
 }
@@ -722,6 +736,8 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 			fputs("kv-type = f16\n", f);
 		else if (strcmp(row->name, "device") == 0)
 			fputs("device = cpu\n", f);
+		else if (strcmp(row->name, "fairness") == 0)
+			fprintf(f, "fairness = %s\n", c->server.no_fairness ? "none" : "tokens");
 		else if (c->cpu_level)
 			fprintf(f, "%s = %s\n", row->name, c->cpu_level);
 		break;

@@ -8,10 +8,12 @@
  *
  * Several models share the thread, the backend, the KV pool and the places of
  * running sequences.  In turn each model that has running sequences makes a
- * step: one token of every running sequence plus a bounded quantum of
+ * step: one token of running sequences plus a bounded quantum of
  * prompt tokens, one ragged batch, one pass over the weights; then sampling,
- * detokenising and emitting.  Order among waiting requests is fair between
- * uids (round robin over uids, first come first served inside one), whatever
+ * detokenising and emitting.  Accounts (uids, or what stands for a key) share
+ * places, tokens and prompt tokens by weight, see scheduler.h: one alone has a
+ * token of every running sequence in each step.  Order among waiting requests
+ * is round robin over accounts, first come first served inside one, whatever
  * models they ask for.
  *
  * A request whose sink is full is parked: it keeps its blocks but takes no part in
@@ -98,7 +100,7 @@ struct engine_request_params {
 	const char *own;
 	const char *const *also;
 	size_t n_also;
-	uint32_t weight;		/* its account's, as of its latest request, where several share; 0: ENGINE_WEIGHT */
+	uint32_t weight;		/* its account's, as of its latest request; 0: ENGINE_WEIGHT */
 	uint64_t deadline_ns;		/* of clock_ns(): then it ends with SINK_ERROR_DEADLINE; 0: never */
 };
 

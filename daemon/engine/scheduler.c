@@ -359,7 +359,8 @@ struct sched_seq *scheduler_claim(struct scheduler *s, struct sched_seq **victim
 			rich = u;
 	}
 	/* The one who gives it must not be the poorer one then: nothing would come to rest. */
-	if (!poor || rich == poor || places(rich, -1) * poor->weight < places(poor, 1) * rich->weight)
+	if (!poor || !rich || rich == poor ||
+	    places(rich, -1) * poor->weight < places(poor, 1) * rich->weight)
 		return NULL;
 	seq = oldest_ready(s, poor);
 	*victim = youngest_active_of(rich);

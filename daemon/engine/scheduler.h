@@ -39,7 +39,8 @@
  *
  * So all are less than one token of theirs behind the horizon, and an account alone always has all of its sequences
  * in the step.  One that had nothing to decode continues where the first of the others is: what it did not use is
- * not saved up, and leaving gains nothing.  (Virtual token counters: Sheng et al. 2024, arXiv:2401.00588; start times: Goyal, Vin, Cheng 1996.)
+ * not saved up, and leaving gains nothing.
+ * (Virtual token counters: Sheng et al. 2024, arXiv:2401.00588; start times: Goyal, Vin, Cheng 1996.)
  * Inside an account sequences take turns, by rank.
  *
  * Prefill: the quantum is divided by weight, whoever is behind first, since what is odd goes to the first.

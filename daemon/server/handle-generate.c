@@ -232,6 +232,7 @@ void handle_generate(struct session *s, struct msg **msg)
 	}
 	submission->client = s->key;
 	submission->uid = s->uid;
+	submission->params.weight = fair_weight(&s->server->weights, s->uid);
 	submission->owner = s;
 	submission->sink = ring_sink_sink(s->sink);
 	submission->ended = on_ended;

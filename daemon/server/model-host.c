@@ -135,6 +135,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.attention_mass = h->config->attention_mass,
 		.store = h->store,
 		.no_cache = h->config->no_cache,
+		.no_fairness = h->config->no_fairness,
 		.step_delay_ns = h->config->step_delay_ns,
 		.kv_memory_auto = !h->config->kv_memory,
 		.kept_event = log_event,

@@ -17,6 +17,7 @@
 #include "daemon/server/models.h"
 #include "daemon/server/namespace.h"
 #include "daemon/server/server.h"
+#include "daemon/server/fair-weights.h"
 #include "daemon/server/stats-pages.h"
 #include "daemon/server/views.h"
 #include "daemon/server/workers.h"
@@ -36,6 +37,7 @@ struct server {
 	uint64_t started_ns;
 	uid_t overflow_uid;
 	struct namespaces namespaces;
+	struct fair_weights weights;		/* of users */
 
 	struct event_base *base;
 	struct mailbox *mailbox;

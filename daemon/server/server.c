@@ -422,6 +422,8 @@ static int set_up(struct server *s, struct diag *diag)
 	raise_descriptor_limit();
 	r = namespaces_init(&s->namespaces, s->config.cache_groups, s->config.cache_public, diag);
 	if (!r)
+		r = fair_weights_init(&s->weights, s->config.fair_weights, diag);
+	if (!r)
 		r = open_listener(s, diag);
 	if (!r && s->config.n_http)
 		r = http_new(&s->http, s, diag);

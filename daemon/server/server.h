@@ -44,6 +44,8 @@ struct server_config {
 	uint32_t idle_exit_s;		/* 0: never */
 	bool attention_mass;		/* of blocks, measured for eviction */
 	bool no_cache;
+	bool no_fairness;		/* see engine_config */
+	const char *fair_weights;	/* as in fair_weights_init(); NULL: all have the same */
 	uint64_t step_delay_ns, load_delay_ns;	/* tests: before each step, after each read of a model */
 	const char *proc_dir;		/* tests: in place of /proc, where the kernel's kills are counted; or NULL */
 	uint32_t max_sessions, max_queue;	/* in all */

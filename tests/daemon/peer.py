@@ -38,6 +38,16 @@ def reader(c, prompt, n):
         c.next_record(60)
 
 
+def many(c, prompt, n):
+    """Has PEER_COUNT requests at once, of different prompts, and reads all."""
+    for i in range(int(os.environ["PEER_COUNT"])):
+        c.submit(f"{i} {prompt}", n=n, ignore_eos=True)
+    until_first_token(c)
+    ready()
+    while True:
+        c.next_record(60)
+
+
 def garbage(c, prompt, n):
     """Writes garbage all over its segment, read index and waiting flag included."""
     c.submit(prompt, n=n, ignore_eos=True)
@@ -128,7 +138,7 @@ def deaf(c, prompt, n):
 def main():
     mode, path, prompt, n = sys.argv[1:5]
     with k.Client(path, name=mode, timeout=60) as c:
-        {"reader": reader, "garbage": garbage, "malformed": malformed, "deaf": deaf}[mode](c, prompt, int(n))
+        {"reader": reader, "many": many, "garbage": garbage, "malformed": malformed, "deaf": deaf}[mode](c, prompt, int(n))
 
 
 main()

@@ -139,6 +139,8 @@ static void test_state_dir(void **state)
 	refused(ARGS("--disk", "1M"), "disk");
 	refused(ARGS("--disk", "much"), "disk");
 	refused(ARGS("--state-dir", ""), "state-dir");
+	refused(ARGS("--fairness", "some"), "fairness");
+	refused(ARGS("--model", "m", "--fair-weights", "7", "--check-config"), "fair-weights");
 }
 
 static void test_all_options(void **state)
@@ -162,10 +164,12 @@ static void test_all_options(void **state)
 	assert_int_equal(parse(&c,
 			       ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
 				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto",
-				    "--attention-mass", "no"),
+				    "--attention-mass", "no", "--fairness", "none", "--fair-weights", "7:50"),
 			       &diag),
 			 0);
 	assert_true(c.server.no_cache);
+	assert_true(c.server.no_fairness);
+	assert_string_equal(c.server.fair_weights, "7:50");
 	assert_false(c.server.attention_mass);
 	assert_int_equal(c.server.idle_exit_s, 30);
 	assert_int_equal(c.server.prefill_quantum, 7);

@@ -261,7 +261,8 @@ static void test_prefill(void **state)
 	(void)state;
 	srand(6);
 	for (int round = 0; round < 60; round++) {
-		uint32_t quantum = round < 8 ? (uint32_t)round + 1 : (uint32_t)rand() % 300 + 1, n = 2 + (uint32_t)rand() % 3;
+		uint32_t quantum = round < 8 ? (uint32_t)round + 1 : (uint32_t)rand() % 300 + 1;
+		uint32_t n = 2 + (uint32_t)rand() % 3;
 		uint64_t got[N_UIDS] = { 0 };
 		uint32_t sum = 0;
 		struct world w;
