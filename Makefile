@@ -13,6 +13,7 @@
 #   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
 #   make bench-restart   the first token after a restart
 #   make bench-disk     what writing the cache to disk costs
+#   make bench-http     the same streams through HTTP and through shared memory
 #   make install         honours DESTDIR, prefix, libdir, ...
 #   make SANITIZER=address,undefined check    (or thread); builds in a folder of its own
 #
@@ -213,6 +214,16 @@ $(KVD_HASH8): $(BUILD)/obj/tests/hash8/engine-model.o $(BUILD)/obj/tests/hash8/r
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -Wl,--wrap=tree_free -o $@ $^ $(server_LIBS) -linih
 
+# kvd that notes when each token was drawn, and many streams of tokens at once: for measurements.
+KVD_TIMES := $(BUILD)/tests/kvd-times
+$(KVD_TIMES): $(BUILD)/obj/tests/times/times.o $(KVD_OBJ) $(call archives,server)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -Wl,--wrap=sampler_sample -o $@ $^ $(server_LIBS) -linih
+STREAM_LOAD := $(BUILD)/tests/stream-load
+$(STREAM_LOAD): $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/load/*.c)) $(LIBKVD_A)
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) $(ALL_LDFLAGS) -o $@ $^ -lmsgpackc -lxxhash -lm
+
 # --- fuzzing ----------------------------------------------------------------
 # tests/fuzz/fuzz-X.c is linked with replay.c, which gives it its seeds and past findings
 # (part of `check`, with any compiler), and by `make fuzz` with libFuzzer.
@@ -239,7 +250,7 @@ fuzz:
 fuzz-run: fuzz
 	tests/fuzz/run --build '$(BUILD)/fuzz' --seconds $(SECONDS) $(FUZZ)
 
-tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS) $(KVD_HASH8) $(FUZZ_REPLAYS)
+tests: $(UNIT_TESTS) $(TEST_TOOLS) $(KVD_FAULTS) $(KVD_HASH8) $(KVD_TIMES) $(STREAM_LOAD) $(FUZZ_REPLAYS)
 
 check: all tests
 	tests/run --build $(BUILD)
@@ -263,6 +274,9 @@ bench-prefix: $(KVD)
 
 bench-disk: $(KVD)
 	tests/bench/bench-disk --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
+
+bench-http: $(KVD) $(KVD_TIMES) $(STREAM_LOAD)
+	tests/bench/bench-http --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
 bench-restart: $(KVD) $(BUILD)/tests/tools/pass-fds
 	tests/bench/bench-restart --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
@@ -313,6 +327,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-disk lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-disk bench-http lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -48,8 +48,11 @@ static void abandon(struct http_connection *c)
 {
 	struct http_exchange *x = c->exchange;
 
-	if (x && c->state == HTTP_HANDLING && x->closed)
-		x->closed(x);
+	if (x && c->state == HTTP_HANDLING) {
+		http_exchange_count(x, 0);
+		if (x->closed)
+			x->closed(x);
+	}
 	free_exchange(c);
 }
 
@@ -237,6 +240,7 @@ static void handle(struct http_connection *c)
 	x->n_body = c->parser.n_body;
 	c->state = HTTP_HANDLING;
 	c->deadline_ns = 0;
+	c->http->counts.bytes_received += x->n_body;
 	if (x->refusal.status)
 		http_reply_error(x, &x->refusal, "%s", x->refusal_text);
 	else
@@ -408,12 +412,15 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 	struct http_connection *c;
 	int r = 0;
 
+	http->counts.connections++;
 	if (server->n_sessions + http->n_connections >= server->config.max_sessions) {
+		http->counts.connections_refused++;
 		turn_away(fd);
 		return;
 	}
 	c = calloc(1, sizeof(*c));
 	if (!c) {
+		http->counts.connections_refused++;
 		turn_away(fd);
 		return;
 	}
@@ -429,6 +436,7 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 		r = charge_init(&c->session, server->accounts, peer->account, ACCOUNT_SESSIONS, 1);
 	c->over_quota = r == ACCOUNT_E_QUOTA;
 	http->n_refused += c->over_quota;
+	http->counts.connections_refused += c->over_quota;
 	if (r < 0 || (c->over_quota && http->n_refused > HTTP_REFUSED_MAX) || init(c) < 0) {
 		connection_free(c);
 		return;

@@ -69,7 +69,10 @@ void http_connection_stop(struct http_connection *c);
 /* Looks at its deadline. */
 void http_connection_tick(struct http_connection *c, uint64_t now_ns);
 
-/* --- for http-exchange.c --- */
+/* --- between http-connection.c and http-exchange.c --- */
+
+/* The exchange ends with this status; 0: nobody is there any more. */
+void http_exchange_count(const struct http_exchange *x, unsigned status);
 
 /* Sends what is in `out`, as far as the socket takes it. */
 void http_connection_send(struct http_connection *c);

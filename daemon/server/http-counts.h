@@ -9,23 +9,25 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define HTTP_COUNTS_ROUTES_MAX 24
+#define HTTP_COUNTS_OTHER "other"	/* what has no route */
 #define HTTP_COUNTS_CLASSES 6		/* by the first digit of the status; 0: the client left before its reply */
 
 struct http_counts_route {
-	const char *name;		/* the route's path, or "other"; NULL: none of them was asked for */
+	const char *name;		/* the route's path, or "other"; NULL: this and the following are free */
 	uint64_t replies[HTTP_COUNTS_CLASSES];
 };
 
 struct http_counts {
 	struct http_counts_route routes[HTTP_COUNTS_ROUTES_MAX];
-	uint64_t connections, connections_open, connections_refused;
+	uint64_t connections, connections_refused;
 	uint64_t streams, streams_open;		/* replies that come piece by piece */
 	uint64_t bytes_received, bytes_sent;	/* of bodies */
 };
 
-/* A request has ended; route: a string that stays, one for each of few; status 0: nobody was there any more. */
+/* A request has ended; route: one of few strings, which stays; status 0: nobody was there any more. */
 static inline void http_counts_reply(struct http_counts *c, const char *route, unsigned status)
 {
 	unsigned class = status / 100 < HTTP_COUNTS_CLASSES ? status / 100 : 0;
@@ -35,7 +37,7 @@ static inline void http_counts_reply(struct http_counts *c, const char *route, u
 
 		if (!r->name)
 			r->name = route;
-		if (r->name == route) {
+		if (strcmp(r->name, route) == 0) {
 			r->replies[class]++;
 			return;
 		}

@@ -10,6 +10,8 @@
 #include <time.h>
 
 #include "daemon/server/http-connection.h"
+#include "daemon/server/http-route.h"
+#include "daemon/server/http-server.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/utf8.h"
@@ -123,6 +125,14 @@ void http_body_release(struct http_exchange *x)
 	charge_deinit(&c->body);
 }
 
+void http_exchange_count(const struct http_exchange *x, unsigned status)
+{
+	struct http_counts *counts = &x->connection->http->counts;
+
+	counts->streams_open -= x->is_streaming;
+	http_counts_reply(counts, x->route ? x->route->path : HTTP_COUNTS_OTHER, status);
+}
+
 /* --- replies ----------------------------------------------------------------------------------------- */
 
 void http_reply(struct http_exchange *x, unsigned status, const char *content_type, const void *data, size_t n)
@@ -132,6 +142,8 @@ void http_reply(struct http_exchange *x, unsigned status, const char *content_ty
 	add_head(x, status, content_type, (long long)n);
 	if (n && !x->is_head && evbuffer_add(c->out, data, n) < 0)
 		http_connection_break(c);
+	c->http->counts.bytes_sent += n;
+	http_exchange_count(x, status);
 	http_connection_replied(c);
 }
 
@@ -201,6 +213,8 @@ void http_stream_begin(struct http_exchange *x, const char *content_type)
 	struct http_connection *c = x->connection;
 
 	x->is_streaming = true;
+	c->http->counts.streams++;
+	c->http->counts.streams_open++;
 	x->is_chunked = c->parser.minor > 0;
 	if (!x->is_chunked)
 		c->keep = false;
@@ -218,6 +232,7 @@ void http_stream_write(struct http_exchange *x, const void *data, size_t n)
 	if ((x->is_chunked && evbuffer_add_printf(c->out, "%zx\r\n", n) < 0) || evbuffer_add(c->out, data, n) < 0 ||
 	    (x->is_chunked && evbuffer_add(c->out, "\r\n", 2) < 0))
 		http_connection_break(c);
+	c->http->counts.bytes_sent += n;
 	http_connection_send(c);
 }
 
@@ -232,5 +247,6 @@ void http_stream_end(struct http_exchange *x)
 
 	if (x->is_chunked && !x->is_head && evbuffer_add(c->out, "0\r\n\r\n", 5) < 0)
 		http_connection_break(c);
+	http_exchange_count(x, 200);
 	http_connection_replied(c);
 }

@@ -12,6 +12,7 @@ static const struct http_route routes[] = {
 	{ "GET", "/health", http_get_health, true },
 	{ "GET", "/v1/models", http_get_models, false },
 	{ "GET", "/v1/models/", http_get_models, false },
+	{ "GET", "/metrics", http_get_metrics, false },
 };
 
 static bool fits(const struct http_route *route, const char *path)

@@ -22,6 +22,7 @@
 
 #include "daemon/server/acceptor.h"
 #include "daemon/server/http-address.h"
+#include "daemon/server/http-counts.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/error.h"
 #include "ipc/base/list.h"
@@ -50,6 +51,7 @@ struct http {
 	size_t n_listeners;
 	struct list connections;	/* struct http_connection */
 	unsigned n_connections, n_refused;
+	struct http_counts counts;
 	struct event *tick;
 	time_t created;			/* when the endpoint began, for models */
 	bool stopping;

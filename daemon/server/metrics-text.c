@@ -269,11 +269,11 @@ static void write_accounts(FILE *out, const struct metrics *m)
 	}
 }
 
-static void write_http(FILE *out, const struct http_counts *h)
+static void write_http(FILE *out, const struct http_counts *h, uint64_t n_open)
 {
 	static const char *const classes[HTTP_COUNTS_CLASSES] = { "gone", "1xx", "2xx", "3xx", "4xx", "5xx" };
 
-	gauge(out, "kvd_http_connections", "Open connections.", h->connections_open);
+	gauge(out, "kvd_http_connections", "Open connections.", n_open);
 	counter(out, "kvd_http_connections_total", "Connections that were accepted.", h->connections);
 	counter(out, "kvd_http_connections_refused_total", "Connections that were one too many.",
 		h->connections_refused);
@@ -315,5 +315,5 @@ void metrics_write(FILE *out, const struct metrics *m)
 	if (m->n_accounts)
 		write_accounts(out, m);
 	if (m->http)
-		write_http(out, m->http);
+		write_http(out, m->http, m->http_connections);
 }

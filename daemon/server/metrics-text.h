@@ -61,6 +61,7 @@ struct metrics {
 	const struct engine_stats *engine;
 	const struct disk_store_stats *disk;
 	const struct http_counts *http;
+	uint64_t http_connections;	/* open ones */
 	const struct metrics_account *accounts;	/* [n_accounts] */
 	size_t n_accounts;
 };

@@ -177,3 +177,17 @@ uint64_t account_used(struct accounts *accounts, uid_t uid, enum account_kind ki
 	pthread_mutex_unlock(&accounts->lock);
 	return used;
 }
+
+void accounts_used(struct accounts *accounts, uint64_t used[ACCOUNT_N_KINDS])
+{
+	for (size_t kind = 0; kind < ACCOUNT_N_KINDS; kind++)
+		used[kind] = 0;
+	pthread_mutex_lock(&accounts->lock);
+	for (size_t i = 0; i < N_BUCKETS; i++) {
+		list_for_each(e, &accounts->buckets[i]) {
+			for (size_t kind = 0; kind < ACCOUNT_N_KINDS; kind++)
+				used[kind] += list_entry(e, struct account, entry)->used[kind];
+		}
+	}
+	pthread_mutex_unlock(&accounts->lock);
+}

@@ -68,5 +68,7 @@ void charge_deinit(struct charge *charge);
 
 /* What uid is charged now. */
 uint64_t account_used(struct accounts *accounts, uid_t uid, enum account_kind kind);
+/* What all together are. */
+void accounts_used(struct accounts *accounts, uint64_t used[ACCOUNT_N_KINDS]);
 
 #endif

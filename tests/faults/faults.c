@@ -4,8 +4,8 @@
  *
  * Linked into tests/kvd-faults, which is kvd's own objects with the functions
  * below wrapped by the linker (-Wl,--wrap=NAME, see the Makefile).  What libraries allocate
- * inside is reached through their constructors, and libevent through the hook
- * it offers.
+ * inside is reached through their constructors, and libevent and jansson through the hooks
+ * they offer.
  *
  * KVD_TEST_FAULTS names a file of struct fault_control, mapped shared: the test
  * arms faults there while the daemon runs, and reads what happened.  Without
@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <event2/event.h>
 #include <fcntl.h>
+#include <jansson.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -251,9 +252,14 @@ int __wrap_clock_gettime(clockid_t id, struct timespec *ts)
 	return r;
 }
 
-/* --- libevent, and the start --------------------------------------------------------------- */
+/* --- libevent, jansson, and the start ------------------------------------------------------ */
 
 static void *event_malloc(size_t n)
+{
+	return __wrap_malloc(n);
+}
+
+static void *json_malloc(size_t n)
 {
 	return __wrap_malloc(n);
 }
@@ -283,5 +289,6 @@ __attribute__((constructor)) static void start(void)
 		_exit(99);
 	}
 	event_set_mem_functions(event_malloc, event_realloc, free);
+	json_set_alloc_funcs(json_malloc, free);
 	control = at;
 }

@@ -130,6 +130,7 @@ static void test_against_sums(void **state)
 	static struct charge charges[N_CHARGES];
 	static uint64_t sums[N_UIDS];
 	static uid_t uids[N_CHARGES];
+	uint64_t used[ACCOUNT_N_KINDS], all;
 	struct accounts *a;
 	uint32_t seed = 12345;
 
@@ -151,6 +152,12 @@ static void test_against_sums(void **state)
 			}
 		}
 		assert_int_equal(account_used(a, uid, ACCOUNT_MEMORY), sums[uid]);
+		all = 0;
+		for (uid_t k = 0; k < N_UIDS; k++)
+			all += sums[k];
+		accounts_used(a, used);
+		assert_int_equal(used[ACCOUNT_MEMORY], all);
+		assert_int_equal(used[ACCOUNT_SESSIONS], 0);
 	}
 	for (int i = 0; i < N_CHARGES; i++)
 		charge_deinit(&charges[i]);

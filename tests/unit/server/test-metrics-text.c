@@ -256,7 +256,7 @@ static void test_administrator(void **state)
 		{ .name = "key:a\"b", .holdings.kv_bytes = 8 },
 	};
 	struct http_counts http = { .connections = 3, .bytes_sent = 12 };
-	static const char route[] = "/v1/models", other[] = "other";
+	static const char route[] = "/v1/models";
 	struct text *t = *state;
 	struct metrics m = everyone;
 
@@ -266,8 +266,8 @@ static void test_administrator(void **state)
 	}
 	for (unsigned i = 0; i < 5; i++)
 		http_counts_reply(&http, route, 200);
-	http_counts_reply(&http, other, 404);
-	http_counts_reply(&http, other, 0);
+	http_counts_reply(&http, HTTP_COUNTS_OTHER, 404);
+	http_counts_reply(&http, HTTP_COUNTS_OTHER, 0);
 	http_counts_reply(&http, route, 503);
 	m.models = with_stats;
 	m.figures = &figures;
