@@ -21,6 +21,12 @@ void http_refusal_write(struct http_refusal *why, const char *param, const char 
 	utf8_make_readable(why->message.text, strlen(why->message.text));
 }
 
+int http_field_refuse_type(const struct http_json *v, const char *param, const char *wanted, struct http_refusal *why)
+{
+	return http_field_refuse(why, param, HTTP_CODE_TYPE, "%s must be %s, it is %s", param, wanted,
+				 http_type_name(v));
+}
+
 struct http_error http_refusal_error(const struct http_refusal *why)
 {
 	return (struct http_error){
@@ -125,8 +131,7 @@ struct place {
 
 static int wrong_type(const struct place *p, const char *wanted)
 {
-	return http_field_refuse(p->why, p->param, HTTP_CODE_TYPE, "%s must be %s, it is %s", p->param, wanted,
-			   http_type_name(p->value));
+	return http_field_refuse_type(p->value, p->param, wanted, p->why);
 }
 
 static int wrong_number(const struct place *p, const char *kind)

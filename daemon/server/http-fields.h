@@ -49,6 +49,8 @@ __attribute__((format(printf, 4, 5)))
 void http_refusal_write(struct http_refusal *why, const char *param, const char *code, const char *fmt, ...);
 /* The same, and is -EINVAL.  A macro, since analysers don't see what a variadic function returns. */
 #define http_field_refuse(...) (http_refusal_write(__VA_ARGS__), diag_err(-EINVAL))
+/* "prompt must be a string, it is a number": -EINVAL. */
+int http_field_refuse_type(const struct http_json *v, const char *param, const char *wanted, struct http_refusal *why);
 /* The reply; the exchange ends. */
 void http_reply_refusal(struct http_exchange *x, const struct http_refusal *why);
 /* As an event in a stream.  It refers to why. */

@@ -3,12 +3,6 @@
 
 #include <string.h>
 
-static int refuse_type(const struct http_json *v, const char *param, const char *wanted, struct http_refusal *why)
-{
-	return http_field_refuse(why, param, HTTP_CODE_TYPE, "%s must be %s, it is %s", param, wanted,
-				 http_type_name(v));
-}
-
 /* The token id at v.  False: it is none. */
 static bool id_of(const struct http_json *v, int32_t *id)
 {
@@ -33,7 +27,7 @@ static int check_ids(const struct http_json *list, const char *name, struct http
 			continue;
 		snprintf(param, sizeof(param), "%s[%zu]", name, i);
 		if (v.type != HTTP_JSON_NUMBER)
-			return refuse_type(&v, param, "a token id", why);
+			return http_field_refuse_type(&v, param, "a token id", why);
 		return http_field_refuse(why, param, HTTP_CODE_VALUE, "%s must be a token id within 0..%d", param,
 					 INT32_MAX);
 	}
@@ -63,7 +57,7 @@ static int check_list(const struct http_json *list, const char *name, enum http_
 			return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s must not have more than %zu elements",
 						 name, max);
 		if (v.type != type)
-			r = refuse_type(&v, param, type == HTTP_JSON_STRING ? "a string" : "a list of token ids", why);
+			r = http_field_refuse_type(&v, param, type == HTTP_JSON_STRING ? "a string" : "a list of token ids", why);
 		else if (type == HTTP_JSON_STRING)
 			r = check_text(&v, param, why);
 		else
@@ -85,7 +79,7 @@ int http_prompts_init(struct http_prompts *p, const struct http_json *value, con
 	if (value->type == HTTP_JSON_STRING) {
 		r = check_text(value, name, why);
 	} else if (value->type != HTTP_JSON_ARRAY) {
-		r = refuse_type(value, name, "a string or an array", why);
+		r = http_field_refuse_type(value, name, "a string or an array", why);
 	} else {
 		it = http_json_begin(value);
 		if (!http_json_next(&it, NULL, &first))

@@ -13,6 +13,8 @@ static const struct http_route routes[] = {
 	{ "GET", "/v1/models", http_get_models, false },
 	{ "GET", "/v1/models/", http_get_models, false },
 	{ "GET", "/metrics", http_get_metrics, false },
+	{ "POST", "/v1/completions", http_post_completions, false },
+	{ "POST", "/v1/chat/completions", http_post_chat, false },
 };
 
 static bool fits(const struct http_route *route, const char *path)

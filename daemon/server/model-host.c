@@ -324,6 +324,11 @@ const char *model_host_level(const struct model_host *h)
 	return h->backend->ops->level(h->backend);
 }
 
+uint32_t model_host_numerics(const struct model_host *h)
+{
+	return h->backend->ops->numerics_version;
+}
+
 uint32_t model_host_n_threads(const struct model_host *h)
 {
 	return h->backend->ops->n_threads(h->backend);

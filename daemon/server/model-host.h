@@ -74,6 +74,7 @@ struct store *model_host_store(const struct model_host *h);
 
 const char *model_host_device(const struct model_host *h);	/* "cpu" */
 const char *model_host_level(const struct model_host *h);	/* "avx2" */
+uint32_t model_host_numerics(const struct model_host *h);	/* see kernels/backend.h */
 uint32_t model_host_n_threads(const struct model_host *h);
 
 #endif

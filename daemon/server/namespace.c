@@ -130,7 +130,8 @@ int namespace_choose_as(const struct namespaces *n, const char *own, uint32_t gr
 		if (r)
 			return r;
 		/* One that is cut would be another's. */
-		if (snprintf(c.name, sizeof(c.name), "%s%s%s", name, key ? "/" : "", key ? key : "") >= (int)sizeof(c.name))
+		if (snprintf(c.name, sizeof(c.name), "%s%s%s", name, key ? "/" : "", key ? key : "") >=
+		    (int)sizeof(c.name))
 			return diag_set(diag, NAMESPACE_E_UNKNOWN, "with the cache key it is too long");
 	}
 	for (size_t i = 0; *own && i < n->n_groups; i++)

@@ -53,6 +53,11 @@ uint32_t server_n_waiting(const struct server *s, bool all, uid_t uid)
 {
 	uint32_t n = 0;
 
+	list_for_each(k, &s->http_submissions) {
+		const struct submission *submission = list_entry(k, struct submission, link);
+
+		n += (all || submission->uid == uid) && !atomic_load(&submission->submitted);
+	}
 	list_for_each(e, &s->sessions) {
 		struct session *session = list_entry(e, struct session, link);
 
@@ -461,6 +466,7 @@ int server_new(struct server **out, const struct server_config *config, struct d
 	s->overflow_uid = overflow_uid();
 	s->signal_fd = -1;
 	list_init(&s->sessions);
+	list_init(&s->http_submissions);
 	list_init(&s->cache_queries);
 	list_init(&s->shares);
 	list_init(&s->own_statuses);

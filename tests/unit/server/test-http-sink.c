@@ -18,6 +18,7 @@
 #include "daemon/server/http-sink.h"
 #include "daemon/server/stats-pages.h"
 #include "ipc/base/checked.h"
+#include "ipc/protocol.h"
 
 #define ACCOUNT 1234
 #define REQUESTS 20
@@ -39,7 +40,8 @@ static void on_ready(void *arg)
 static int set_up(void **state)
 {
 	struct account_limits limits = { .max = { UINT64_MAX, 8 << 20, UINT64_MAX, UINT64_MAX } };
-	struct http_sink_config config = { .account = ACCOUNT, .n_requests = REQUESTS, .ready = on_ready, .arg = &n_ready };
+	struct http_sink_config config = { .account = ACCOUNT, .n_requests = REQUESTS,
+					   .ready = on_ready, .arg = &n_ready };
 
 	n_ready = 0;
 	base = event_base_new();
@@ -95,7 +97,7 @@ static int emit_done(uint64_t request, const void *text, size_t n_text)
 {
 	const struct sink_event last[] = {
 		{ .type = SINK_TEXT, .text = { text, n_text } },
-		{ .type = SINK_USAGE, .usage = { .prompt_tokens = 3, .miss_bytes = (const uint8_t *)text, .n_miss_bytes = 500 } },
+		{ .type = SINK_USAGE, .usage = { .prompt_tokens = 3, .miss_bytes = text, .n_miss_bytes = 500 } },
 		{ .type = SINK_DONE, .done = { .reason = SINK_FINISH_LENGTH } },
 	};
 
@@ -110,7 +112,9 @@ static bool same(const uint8_t *a, size_t n_a, const char *b)
 static void test_every_event(void **state)
 {
 	const struct sink_alternative tops[] = {
-		{ 7, -0.5f, (const uint8_t *)"seven", 5 }, { 8, -2.5f, NULL, 0 }, { 9, -3.5f, (const uint8_t *)"nine.", 5 },
+		{ 7, -0.5f, (const uint8_t *)"seven", 5 },
+		{ 8, -2.5f, NULL, 0 },
+		{ 9, -3.5f, (const uint8_t *)"nine.", 5 },
 	};
 	const struct sink_event events[] = {
 		{ .type = SINK_TOKEN, .token = { 42, NAN, true, (const uint8_t *)"ab\xc3", 3 } },
@@ -203,8 +207,10 @@ static void test_full(void **state)
 	while (http_sink_next(sink, &b)) {
 		n_text += b.events[0].type == SINK_TEXT && b.n == 1;
 		n_last += b.n == 3;
-		if (b.n == 3)
-			assert_true(b.events[1].usage.n_miss_bytes == KVD_MISS_BYTES_MAX && b.events[0].text.n_bytes == 4096);
+		if (b.n == 3) {
+			assert_int_equal(b.events[0].text.n_bytes, 4096);
+			assert_int_equal(b.events[1].usage.n_miss_bytes, KVD_MISS_BYTES_MAX);
+		}
 	}
 	assert_true(n_text == n_emitted && n_last == REQUESTS - 1);
 	/* There is room again, also for one batch that is larger than the whole queue. */

@@ -1,0 +1,839 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* POST /v1/completions, /v1/chat/completions. */
+#include "daemon/server/http-generate.h"
+
+#include <event2/event.h>
+#include <math.h>
+#include <string.h>
+
+#include "daemon/model/tokenizer.h"
+#include "daemon/server/http-code.h"
+#include "daemon/server/http-format.h"
+#include "daemon/server/http-sink.h"
+#include "daemon/server/server-internal.h"
+#include "daemon/server/submission.h"
+#include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
+
+#define PENDING_MAX (64u << 10)	/* unsent bytes of a stream, then its requests wait */
+#define OUT_MAX (32u << 10)	/* written at once */
+#define PATIENCE 10		/* seconds until a stream begins all the same, then errors are events in it */
+#define REPEAT_LAST_N 64	/* tokens that repeat_penalty looks back on, as on the socket */
+#define COLLECT_MIN (64u << 10)	/* bytes of an answer that are charged with what is charged anyway */
+
+struct choice {
+	struct generation *generation;
+	struct submission *submission;	/* until the engine has it */
+	uint64_t index;
+	bool is_first;			/* of its prompt */
+	bool role_said, ended;
+	bool skips_bos;			/* its prompt's first token is none of the text's */
+	enum kvd_finish finish;
+	uint64_t n_characters;		/* begun so far in the tokens' bytes */
+	struct http_writer text;	/* escaped; of a stream: what its first chunk begins with */
+	struct http_logprobs logprobs;
+};
+
+struct generation {
+	struct http_exchange *x;
+	struct server *server;
+	struct http_request *request;
+	struct http_sink *sink;
+	struct stats_page *page;
+	uint64_t key;			/* the engine's client */
+	struct event *timer;		/* of a stream */
+	unsigned n_ticks;
+	bool quiet;			/* nothing was written since the last tick */
+	bool is_open, begun;		/* begun: a stream's head is out */
+	struct http_head head;
+	struct http_writer prefix;	/* of every chunk */
+	struct http_writer out;		/* of a stream, not written yet */
+	struct http_usage usage;
+	struct charge collected;
+	size_t n_waiting, n_ended, n_choices;
+	struct choice choices[];
+};
+
+/* --- the end ------------------------------------------------------------------------------------ */
+
+/* Cancels what runs, and lets go of everything but the exchange. */
+static void generation_free(struct generation *g)
+{
+	struct engine *engine = models_engine(g->server->models);
+
+	for (size_t i = 0; i < g->n_choices; i++) {
+		struct choice *c = &g->choices[i];
+		struct submission *s = c->submission;
+
+		c->submission = NULL;
+		if (s) {
+			s->owner = NULL;
+			submission_cancel(s);
+		}
+		http_writer_deinit(&c->text);
+		http_logprobs_deinit(&c->logprobs);
+	}
+	if (engine)
+		engine_cancel_client(engine, g->key);
+	if (g->sink)
+		http_sink_close(g->sink);
+	if (g->timer)
+		event_free(g->timer);
+	stats_page_unref(g->page);
+	charge_deinit(&g->collected);
+	http_writer_deinit(&g->prefix);
+	http_writer_deinit(&g->out);
+	http_request_unref(g->request);
+	free(g);
+}
+
+static void on_closed(struct http_exchange *x)
+{
+	generation_free(x->data);
+}
+
+/* The exchange ends with this; in a stream as an event. */
+static void fail(struct generation *g, const struct http_refusal *why)
+{
+	struct http_exchange *x = g->x;
+	bool begun = g->begun;
+
+	generation_free(g);
+	if (!begun) {
+		http_reply_refusal(x, why);
+	} else {
+		struct http_error e = http_refusal_error(why);
+		json_t *json = http_error_object(&e, why->message.text);
+		_cleanup_(freep) char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+		struct http_writer w = { 0 };
+
+		json_decref(json);
+		http_put_text(&w, "data: ");
+		http_put_text(&w, text ? text : "{\"error\":{\"message\":\"out of memory\"}}");
+		http_put_text(&w, "\n\n");
+		http_stream_write(x, w.data, w.n);
+		http_writer_deinit(&w);
+		http_stream_end(x);
+	}
+}
+
+static void fail_code(struct generation *g, enum kvd_code code, const char *param, const char *message)
+{
+	struct http_refusal why = HTTP_REFUSAL_NULL;
+
+	http_code_refusal(&why, code, param, message);
+	http_code_hint(&why, g->server->models, g->x->peer.account);
+	fail(g, &why);
+}
+
+/* --- a stream ------------------------------------------------------------------------------------- */
+
+static void write_out(struct generation *g)
+{
+	if (!g->out.n)
+		return;
+	http_stream_write(g->x, g->out.data, g->out.n);
+	g->out.n = 0;
+	g->quiet = false;
+}
+
+static void begin_stream(struct generation *g)
+{
+	if (g->begun)
+		return;
+	g->begun = true;
+	(void)http_header(g->x, "Cache-Control", "no-cache");
+	http_stream_begin(g->x, "text/event-stream");
+}
+
+/* One event with one choice in it. */
+static void put_chunk(struct generation *g, const struct http_choice_text *text)
+{
+	http_put_text(&g->out, "data: ");
+	if (!g->prefix.n)
+		http_put_head(&g->prefix, &g->head);
+	http_put_writer(&g->out, &g->prefix);
+	http_put_choice(&g->out, &g->head, text);
+	http_put_tail(&g->out, NULL, g->request->include_usage);
+	http_put_text(&g->out, "\n\n");
+}
+
+/* The first chunk of a chat says who speaks; that of an echo has the prompt. */
+static void put_beginning(struct generation *g, struct choice *c)
+{
+	if (c->role_said)
+		return;
+	c->role_said = true;
+	if (g->head.is_chat || c->text.n)
+		put_chunk(g, &(struct http_choice_text){
+			.index = c->index, .is_role = true, .escaped = c->text.n ? &c->text : NULL,
+		});
+	http_writer_deinit(&c->text);
+}
+
+/* "while nothing comes": comments, which clients pass over, so that they and what is between see that it lives. */
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	static const char ping[] = ": ping\n\n";
+	struct generation *g = arg;
+
+	if (!g->is_open && ++g->n_ticks < PATIENCE)
+		return;
+	begin_stream(g);
+	if (g->quiet && http_stream_pending(g->x) < PENDING_MAX)
+		http_stream_write(g->x, ping, sizeof(ping) - 1);
+	g->quiet = true;
+}
+
+/* --- what comes from the sink --------------------------------------------------------------------- */
+
+struct view {
+	const struct sink_event *token, *prompt, *alternatives, *text, *usage, *done, *error;
+};
+
+static struct view view_of(const struct http_batch *b)
+{
+	struct view v = { .token = NULL };
+
+	for (size_t i = 0; i < b->n; i++) {
+		const struct sink_event *e = &b->events[i];
+
+		switch (e->type) {
+		case SINK_TOKEN:
+			v.token = e;
+			break;
+		case SINK_PROMPT:
+			v.prompt = e;
+			break;
+		case SINK_ALTERNATIVES:
+			v.alternatives = e;
+			break;
+		case SINK_TEXT:
+			v.text = e;
+			break;
+		case SINK_USAGE:
+			v.usage = e;
+			break;
+		case SINK_DONE:
+			v.done = e;
+			break;
+		case SINK_ERROR:
+			v.error = e;
+			break;
+		case SINK_PROGRESS:
+		default:
+			break;
+		}
+	}
+	return v;
+}
+
+static uint64_t characters_begun(const uint8_t *bytes, size_t n)
+{
+	uint64_t count = 0;
+
+	for (size_t i = 0; i < n; i++)
+		count += (bytes[i] & 0xc0) != 0x80;
+	return count;
+}
+
+/*
+ * A token's log-probability, where it is asked for.  Control tokens are no part of a chat's text and don't
+ * show there; completions have one for every token, since programs count them.
+ */
+static void add_token(struct generation *g, struct choice *c, const struct view *v)
+{
+	const struct sink_event *e = v->token ? v->token : v->prompt;
+	struct http_token t = { .wants_tops = g->request->n_logprobs > 0, .offset = c->n_characters };
+
+	if (!e || !g->request->logprobs)
+		return;
+	if (v->token) {
+		if (g->head.is_chat && e->token.is_control)
+			return;
+		t.id = e->token.id;
+		t.logprob = e->token.logprob;
+		t.bytes = e->token.bytes;
+		t.n_bytes = e->token.n_bytes;
+	} else {
+		if (c->skips_bos && !e->prompt.position)
+			return;
+		t.id = e->prompt.id;
+		t.logprob = e->prompt.logprob;
+		t.bytes = e->prompt.bytes;
+		t.n_bytes = e->prompt.n_bytes;
+	}
+	if (v->alternatives) {
+		t.tops = v->alternatives->alternatives.items;
+		t.n_tops = v->alternatives->alternatives.n;
+	}
+	http_logprobs_add(&c->logprobs, g->head.is_chat, &t);
+	if (!v->token || !e->token.is_control)
+		c->n_characters += characters_begun(t.bytes, t.n_bytes);
+}
+
+static void stream(struct generation *g, struct choice *c, const struct view *v)
+{
+	put_beginning(g, c);
+	if (v->text || c->logprobs.begun)
+		put_chunk(g, &(struct http_choice_text){
+			.index = c->index,
+			.bytes = v->text ? v->text->text.bytes : NULL,
+			.n_bytes = v->text ? v->text->text.n_bytes : 0,
+			.logprobs = c->logprobs.begun ? &c->logprobs : NULL,
+		});
+	http_logprobs_clear(&c->logprobs);
+	if (v->done)
+		put_chunk(g, &(struct http_choice_text){ .index = c->index, .is_last = true, .finish = c->finish });
+}
+
+/* Bytes that are kept for a reply. */
+static size_t collected_bytes(const struct generation *g)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < g->n_choices; i++)
+		n += g->choices[i].text.capacity + http_logprobs_size(&g->choices[i].logprobs);
+	return n;
+}
+
+/* They are charged in large steps.  False: they are too many for the account. */
+static bool charge_collected(struct generation *g)
+{
+	size_t n = collected_bytes(g);
+	struct charge larger = CHARGE_NULL;
+
+	if (n <= COLLECT_MIN || n <= g->collected.amount)
+		return true;
+	/* Twice, since the reply is put together out of them. */
+	if (charge_init(&larger, g->server->accounts, g->x->peer.account, ACCOUNT_MEMORY, 2 * (uint64_t)n))
+		return false;
+	charge_deinit(&g->collected);
+	g->collected = larger;
+	return true;
+}
+
+/* The reply in one piece. */
+static void reply(struct generation *g)
+{
+	struct http_exchange *x = g->x;
+	struct http_writer w = { 0 };
+
+	http_put_head(&w, &g->head);
+	for (size_t i = 0; i < g->n_choices; i++) {
+		struct choice *c = &g->choices[i];
+
+		if (i)
+			http_put_text(&w, ",");
+		http_put_choice(&w, &g->head, &(struct http_choice_text){
+			.index = c->index, .escaped = &c->text, .finish = c->finish,
+			.logprobs = g->request->logprobs ? &c->logprobs : NULL,
+		});
+		w.failed = w.failed || c->text.failed;
+		http_writer_deinit(&c->text);
+		http_logprobs_deinit(&c->logprobs);
+	}
+	http_put_tail(&w, &g->usage, false);
+	if (w.failed) {
+		fail_code(g, KVD_CODE_NO_MEMORY, NULL, "out of memory for the answer");
+	} else {
+		generation_free(g);
+		http_reply(x, 200, "application/json", w.data, w.n);
+	}
+	http_writer_deinit(&w);
+}
+
+static void end_stream(struct generation *g)
+{
+	struct http_exchange *x = g->x;
+
+	if (g->request->include_usage) {
+		http_put_text(&g->out, "data: ");
+		http_put_head(&g->out, &g->head);
+		http_put_tail(&g->out, &g->usage, false);
+		http_put_text(&g->out, "\n\n");
+	}
+	http_put_text(&g->out, "data: [DONE]\n\n");
+	if (g->out.failed) {
+		fail_code(g, KVD_CODE_NO_MEMORY, NULL, "out of memory for the answer");
+		return;
+	}
+	write_out(g);
+	generation_free(g);
+	http_stream_end(x);
+}
+
+/* False: the exchange has ended. */
+static bool take(struct generation *g, const struct http_batch *b)
+{
+	struct choice *c = &g->choices[b->request];
+	struct view v = view_of(b);
+
+	if (v.error) {
+		fail_code(g, (enum kvd_code)v.error->error.code, NULL, v.error->error.text);
+		return false;
+	}
+	if (v.usage)
+		http_usage_add(&g->usage, v.usage, c->is_first);
+	if (v.done && v.done->done.reason == SINK_FINISH_CANCELLED) {
+		fail_code(g, KVD_CODE_CANCELLED, NULL, "the request was cancelled");
+		return false;
+	}
+	if (v.done)
+		c->finish = (enum kvd_finish)v.done->done.reason;
+	add_token(g, c, &v);
+	if (g->request->stream)
+		stream(g, c, &v);
+	else if (v.text)
+		http_put_escaped(&c->text, v.text->text.bytes, v.text->text.n_bytes);
+	if (v.done && !c->ended) {
+		c->ended = true;
+		g->n_ended++;
+	}
+	if (g->out.failed || (!g->request->stream && !charge_collected(g))) {
+		fail_code(g, g->out.failed ? KVD_CODE_NO_MEMORY : KVD_CODE_QUOTA, NULL,
+			  "the answers of this user take too much memory");
+		return false;
+	}
+	if (g->n_ended < g->n_choices)
+		return true;
+	if (g->request->stream)
+		end_stream(g);
+	else
+		reply(g);
+	return false;
+}
+
+static void drain(struct generation *g)
+{
+	struct http_batch b;
+	bool any = false;
+
+	if (!g->is_open)
+		return;
+	while (!g->begun || http_stream_pending(g->x) < PENDING_MAX) {
+		if (!http_sink_next(g->sink, &b))
+			break;
+		any = true;
+		if (!take(g, &b))
+			return;
+		if (g->out.n >= OUT_MAX)
+			write_out(g);
+	}
+	if (g->begun)
+		write_out(g);
+	if (http_sink_failed(g->sink)) {
+		fail_code(g, KVD_CODE_NO_MEMORY, NULL, "out of memory for the answer");
+		return;
+	}
+	if (any && http_sink_room(g->sink))
+		engine_room(models_engine(g->server->models), g->key);
+}
+
+static void on_ready(void *arg)
+{
+	drain(arg);
+}
+
+static void on_drained(struct http_exchange *x)
+{
+	drain(x->data);
+}
+
+/* --- on the way to the engine ------------------------------------------------------------------- */
+
+/* The prompt as it is shown: text as it was sent, ids as what they stand for. */
+static void put_echo(struct choice *c, const struct submission *s, const struct tokenizer *t)
+{
+	const struct submission_part *part = &s->parts[0];
+	const int32_t *ids = (const int32_t *)(const void *)part->data;
+	_cleanup_(freep) uint8_t *bytes = NULL;
+	size_t n_ids = part->n_bytes / sizeof(*ids), n_total = 0, n;
+
+	if (part->kind == KVD_PART_TEXT) {
+		http_put_escaped(&c->text, part->data, part->n_bytes);
+		return;
+	}
+	for (size_t i = 0; i < n_ids; i++) {
+		(void)tokenizer_bytes_after(t, i ? ids[i - 1] : -1, ids[i], &n);
+		n_total += n;
+	}
+	/* Characters may reach from one token into the next. */
+	bytes = malloc(n_total + 1);
+	if (!bytes) {
+		c->text.failed = true;
+		return;
+	}
+	n_total = 0;
+	for (size_t i = 0; i < n_ids; i++) {
+		const uint8_t *piece = tokenizer_bytes_after(t, i ? ids[i - 1] : -1, ids[i], &n);
+
+		if (n)
+			memcpy(bytes + n_total, piece, n);
+		n_total += n;
+	}
+	http_put_escaped(&c->text, bytes, n_total);
+}
+
+/* Whether a BOS comes before the prompt that is none of its text. */
+static bool has_bos(const struct submission *s, const struct tokenizer *t)
+{
+	const struct submission_part *part = &s->parts[0];
+	const uint8_t *bytes;
+	size_t n;
+
+	if (part->kind != KVD_PART_TEXT || !tokenizer_add_bos(t) || tokenizer_bos(t) < 0)
+		return false;
+	bytes = tokenizer_bytes(t, tokenizer_bos(t), &n);
+	return !n || part->n_bytes < n || memcmp(part->data, bytes, n) != 0;
+}
+
+/* What is known once there is a model. */
+static void note_model(struct generation *g, struct choice *c, const struct submission *s)
+{
+	const struct model *model = s->job.model->hosted.model;
+	const struct model_host *host = models_host(g->server->models);
+	const uint8_t *hash = model_info(model)->content_hash;
+
+	if (!g->head.fingerprint[0])
+		snprintf(g->head.fingerprint, sizeof(g->head.fingerprint), "kvd-%02x%02x%02x%02x%02x%02x-%.16s-%u", hash[0],
+			 hash[1], hash[2], hash[3], hash[4], hash[5], model_host_level(host), model_host_numerics(host));
+	if (!g->request->echo)
+		return;
+	c->skips_bos = has_bos(s, model_tokenizer(model));
+	put_echo(c, s, model_tokenizer(model));
+}
+
+/* The field of the body that a worker's refusal is about. */
+static void name_field(const struct generation *g, const struct choice *c, const char *field,
+		       char out[HTTP_PARAM_MAX + 1])
+{
+	const struct http_request *r = g->request;
+
+	if (!strncmp(field, "logit_bias", 10))
+		snprintf(out, HTTP_PARAM_MAX + 1, "logit_bias");
+	else if (r->is_chat)
+		snprintf(out, HTTP_PARAM_MAX + 1, "%s", *field ? field : "messages");
+	else if (r->prompts.is_list)
+		snprintf(out, HTTP_PARAM_MAX + 1, "prompt[%zu]", (size_t)(c->index / r->n));
+	else
+		snprintf(out, HTTP_PARAM_MAX + 1, "prompt");
+}
+
+/* Whether a refusal is about the request itself, so that a field can be named. */
+static bool is_about_field(enum kvd_code code)
+{
+	return code == KVD_CODE_BAD_FIELD || code == KVD_CODE_CONTEXT_LENGTH || code == KVD_CODE_TEMPLATE;
+}
+
+static void fail_submission(struct generation *g, const struct choice *c, const struct submission_refusal *why)
+{
+	char param[HTTP_PARAM_MAX + 1] = "";
+	struct submission_refusal copy = *why;
+
+	if (is_about_field(copy.code))
+		name_field(g, c, copy.field, param);
+	fail_code(g, copy.code, param, copy.message.text);
+}
+
+static void open_all(struct generation *g)
+{
+	g->is_open = true;
+	if (g->request->stream)
+		begin_stream(g);
+	drain(g);
+}
+
+/* A worker is through with one: the engine has it, or it was refused or cancelled. */
+static void on_ended(struct submission *submission)
+{
+	_cleanup_(submission_freep) struct submission *s = submission;
+	struct choice *c = s->owner;
+	struct generation *g = c ? c->generation : NULL;
+	bool submitted = s->refusal.code == KVD_CODE_OK && atomic_load(&s->submitted);
+
+	if (!submitted) {
+		struct sink *sink = s->sink;
+
+		http_sink_drop((struct http_sink *)sink, s->id);
+	}
+	if (!g)
+		return;
+	c->submission = NULL;
+	g->n_waiting--;
+	if (!submitted) {
+		fail_submission(g, c, &s->refusal);
+		return;
+	}
+	note_model(g, c, s);
+	if (!g->n_waiting)
+		open_all(g);
+}
+
+static void free_request(void *request)
+{
+	http_request_unref(request);
+}
+
+static void set_params(const struct generation *g, const struct choice *c, struct submission *s)
+{
+	struct http_request *r = g->request;
+	uint64_t i = r->has_seed ? c->index % r->n : c->index;
+
+	s->is_chat = r->is_chat;
+	/* Who sends text as it is may write control tokens in it. */
+	s->special = s->bos = !r->is_chat;
+	s->params = (struct engine_request_params){
+		.sampling = {
+			.temperature = r->temperature,
+			.top_k = r->top_k,
+			.top_p = r->top_p,
+			.min_p = r->min_p,
+			.repeat_penalty = r->repeat_penalty,
+			.repeat_last_n = REPEAT_LAST_N,
+			.presence_penalty = r->presence_penalty,
+			.frequency_penalty = r->frequency_penalty,
+			.seed = http_request_seed((uint64_t)r->seed, i),
+			.bias = r->bias,
+			.n_bias = r->n_bias,
+			.n_logprobs = r->n_logprobs,
+			.logprobs = r->logprobs,
+		},
+		.max_tokens = r->max_tokens,
+		.stop = r->stops,
+		.n_stop = r->n_stop,
+		.ignore_eos = r->ignore_eos,
+		.prompt_logprobs = r->echo && r->logprobs,
+		.prompt_alternatives = r->echo && r->logprobs ? r->n_logprobs : 0,
+		.weight = g->x->peer.weight,
+		.deadline_ns = r->timeout_s > 0 ? s->created_ns + (uint64_t)(r->timeout_s * 1e9) : 0,
+		.ns = r->namespace.name,
+		.ttl_ns = r->ttl_s * UINT64_C(1000000000),
+		.priority = r->priority,
+		.pin = r->pin,
+		.own = r->namespace.own,
+		.also = r->namespace.also,
+		.n_also = r->namespace.n_also,
+	};
+	http_request_ref(r);
+	s->strings = r;
+	s->free_strings = free_request;
+}
+
+/* A prompt's bytes, as the body has them: one stretch, or one for each message. */
+static size_t prompt_room(const struct http_request *r, const struct http_json *prompt)
+{
+	struct http_json_iter it;
+	struct http_message m;
+	size_t n = 0;
+
+	if (!r->is_chat)
+		return http_prompt_room(&r->prompts, prompt);
+	for (it = http_json_begin(&r->messages); http_request_message(&it, &m);)
+		n += http_message_room(&m);
+	return n;
+}
+
+static void write_prompt(const struct http_request *r, const struct http_json *prompt, struct submission *s)
+{
+	struct http_json_iter it;
+	struct http_message m;
+	uint8_t *to = s->data;
+	size_t i = 0;
+
+	if (!r->is_chat) {
+		s->parts[0] = (struct submission_part){ .kind = r->prompts.kind, .data = to };
+		s->parts[0].n_bytes = http_prompt_write(&r->prompts, prompt, to);
+		return;
+	}
+	for (it = http_json_begin(&r->messages); i < s->n_parts && http_request_message(&it, &m); i++) {
+		size_t n = http_message_write(&m, to);
+
+		s->parts[i] = (struct submission_part){ .role = m.role, .kind = KVD_PART_TEXT, .data = to, .n_bytes = n };
+		to += n;
+	}
+}
+
+/* One choice's way to the engine begins.  False: it is refused; s is gone. */
+static bool start(struct generation *g, struct choice *c, const struct http_json *prompt, size_t room,
+		  struct served_model *model, struct submission_refusal *why)
+{
+	struct http_request *r = g->request;
+	_cleanup_(submission_freep) struct submission *s = submission_new(r->is_chat ? r->n_messages : 1);
+	uint64_t id = (uint64_t)(c - g->choices);
+
+	*why = (struct submission_refusal){ .code = KVD_CODE_NO_MEMORY, .message = { "out of memory" } };
+	if (!s || submission_charge(s, g->server->accounts, g->x->peer.account, room, why) ||
+	    submission_reserve(s, room) || http_sink_add(g->sink, id))
+		return false;
+	write_prompt(r, prompt, s);
+	set_params(g, c, s);
+	s->client = g->key;
+	s->id = id;
+	s->uid = g->x->peer.account;
+	s->owner = c;
+	s->sink = http_sink_sink(g->sink);
+	s->ended = on_ended;
+	if (submission_start(s, model)) {
+		http_sink_drop(g->sink, id);
+		*why = (struct submission_refusal){ .code = KVD_CODE_BUSY,
+						    .message = { "the queue is full; try again later" } };
+		return false;
+	}
+	list_push_back(&g->server->http_submissions, &s->link);
+	c->submission = steal_ptr(s);
+	g->n_waiting++;
+	return true;
+}
+
+/* All of them, in the order of prompts.  False: the exchange has ended. */
+static bool start_all(struct generation *g, struct served_model *model)
+{
+	struct http_request *r = g->request;
+	struct submission_refusal why = { .code = KVD_CODE_OK };
+	struct http_json prompt = { 0 };
+
+	for (size_t i = 0; i < g->n_choices; i++) {
+		struct choice *c = &g->choices[i];
+		size_t room;
+
+		c->generation = g;
+		c->index = i;
+		c->is_first = i % r->n == 0;
+		if (c->is_first && !r->is_chat)
+			http_prompts_next(&r->prompts, &prompt);
+		room = prompt_room(r, &prompt);
+		if (submission_too_long(model, room, &why) || !start(g, c, &prompt, room, model, &why)) {
+			fail_submission(g, c, &why);
+			return false;
+		}
+	}
+	return true;
+}
+
+/* --- the beginning ---------------------------------------------------------------------------------- */
+
+/* Whose cache it uses.  False: the refusal is filled in. */
+static bool choose_namespace(struct http_exchange *x, struct http_request *r, struct http_refusal *why)
+{
+	const char *key = r->cache_key[0] ? r->cache_key : NULL;
+	struct diag diag = DIAG_NULL;
+	int err = namespace_choose_as(&x->server->namespaces, x->peer.own, x->peer.groups, NULL, key, &r->namespace, &diag);
+
+	if (err)
+		http_refusal_write(why, "prompt_cache_key", HTTP_CODE_VALUE, "prompt_cache_key: %s", diag.text);
+	else if (r->pin && (!r->namespace.name[0] || x->server->config.no_cache))
+		http_refusal_write(why, "cache_control.pin", HTTP_CODE_VALUE, "the request has no part in the cache");
+	else
+		return true;
+	return false;
+}
+
+static void set_head(struct generation *g, const struct served_model *model)
+{
+	g->head.is_chat = g->request->is_chat;
+	g->head.is_chunk = g->request->stream;
+	g->head.created = clock_real_ns() / 1000000000u;
+	snprintf(g->head.id, sizeof(g->head.id), "%s-%016llx", g->head.is_chat ? "chatcmpl" : "cmpl",
+		 (unsigned long long)submission_random_seed());
+	snprintf(g->head.model, sizeof(g->head.model), "%s", model->name);
+}
+
+/* 0, or a code with the refusal filled in. */
+static int prepare(struct generation *g)
+{
+	struct http_sink_config config = {
+		.mailbox = g->server->mailbox,
+		.accounts = g->server->accounts,
+		.account = g->x->peer.account,
+		.n_requests = g->n_choices,
+		.ready = on_ready,
+		.arg = g,
+	};
+	const struct timeval second = { .tv_sec = 1 };
+	int r = stats_pages_get(g->server->pages, g->x->peer.account, &g->page);
+
+	if (r)
+		return r;
+	config.page = g->page;
+	r = http_sink_new(&g->sink, &config);
+	if (r || !g->request->stream)
+		return r;
+	g->timer = event_new(g->server->base, -1, EV_PERSIST, on_tick, g);
+	return g->timer && !event_add(g->timer, &second) ? 0 : -ENOMEM;
+}
+
+static struct generation *generation_new(struct http_exchange *x, struct http_request *r)
+{
+	size_t n = (r->is_chat ? 1 : r->prompts.n) * r->n;
+	struct generation *g = calloc(1, sizeof(*g) + n * sizeof(g->choices[0]));
+
+	if (!g) {
+		http_request_unref(r);
+		return NULL;
+	}
+	g->x = x;
+	g->server = x->server;
+	g->request = r;
+	g->n_choices = n;
+	g->quiet = true;
+	g->key = ++x->server->next_session;
+	return g;
+}
+
+void http_generate(struct http_exchange *x, struct http_request *request)
+{
+	_cleanup_(http_request_unrefp) struct http_request *r = request;
+	struct http_refusal why = HTTP_REFUSAL_NULL;
+	struct served_model *model = http_choose_model(x->server->models, r->model, &why);
+	struct generation *g;
+	int err;
+
+	if (!model || !choose_namespace(x, r, &why)) {
+		http_code_hint(&why, x->server->models, x->peer.account);
+		http_reply_refusal(x, &why);
+		return;
+	}
+	if (!r->has_seed)
+		r->seed = (int64_t)submission_random_seed();
+	g = generation_new(x, steal_ptr(r));
+	err = g ? prepare(g) : -ENOMEM;
+	if (!g) {
+		http_code_refusal(&why, KVD_CODE_NO_MEMORY, NULL, "out of memory");
+		http_reply_refusal(x, &why);
+		return;
+	}
+	if (err) {
+		fail_code(g, err == HTTP_SINK_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY, NULL,
+			  err == HTTP_SINK_E_QUOTA ? "the answers of this user take too much memory" : "out of memory");
+		return;
+	}
+	set_head(g, model);
+	x->data = g;
+	x->closed = on_closed;
+	x->drained = on_drained;
+	if (start_all(g, model))
+		http_body_release(x);
+}
+
+void http_post_completions(struct http_exchange *x)
+{
+	struct http_refusal why = HTTP_REFUSAL_NULL;
+	struct http_request *request;
+
+	if (http_request_read_completion(&request, x->body, x->n_body, &why))
+		http_reply_refusal(x, &why);
+	else
+		http_generate(x, request);
+}
+
+void http_post_chat(struct http_exchange *x)
+{
+	struct http_refusal why = HTTP_REFUSAL_NULL;
+	struct http_request *request;
+
+	if (http_request_read_chat(&request, x->body, x->n_body, &why))
+		http_reply_refusal(x, &why);
+	else
+		http_generate(x, request);
+}
