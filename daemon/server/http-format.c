@@ -61,7 +61,10 @@ static bool same_bytes(const struct sink_alternative *a, const uint8_t *bytes, s
 	return a->n_bytes == n && (!n || !memcmp(a->bytes, bytes, n));
 }
 
-/* Members' names are tokens, each once: of two tokens with the same bytes the likelier one.  The chosen one is among them. */
+/*
+ * Members' names are tokens, each once: of two tokens with the same bytes the likelier one.  The chosen one is among
+ * them.
+ */
 static void put_tops(struct http_writer *w, const struct http_token *t)
 {
 	bool has_own = false, any = false;
@@ -200,7 +203,8 @@ void http_put_head(struct http_writer *w, const struct http_head *h)
 	http_put_text(w, "{\"id\":");
 	http_put_cstring(w, h->id);
 	http_put_text(w, ",\"object\":");
-	http_put_cstring(w, !h->is_chat ? "text_completion" : h->is_chunk ? "chat.completion.chunk" : "chat.completion");
+	http_put_cstring(w, !h->is_chat ? "text_completion" :
+			    h->is_chunk ? "chat.completion.chunk" : "chat.completion");
 	put_member(w, ",\"created\":", h->created);
 	http_put_text(w, ",\"model\":");
 	http_put_cstring(w, h->model);
@@ -243,7 +247,8 @@ static void put_content(struct http_writer *w, const struct http_head *h, const 
 	} else if (c->is_last) {
 		http_put_text(w, ",\"delta\":{}");
 	} else {
-		http_put_text(w, c->is_role ? ",\"delta\":{\"role\":\"assistant\",\"content\":" : ",\"delta\":{\"content\":");
+		http_put_text(w, ",\"delta\":{");
+		http_put_text(w, c->is_role ? "\"role\":\"assistant\",\"content\":" : "\"content\":");
 		put_text_of(w, c);
 		http_put_text(w, "}");
 	}

@@ -221,6 +221,7 @@ static struct view view_of(const struct http_batch *b)
 			v.error = e;
 			break;
 		case SINK_PROGRESS:
+		case SINK_EMBEDDING:
 		default:
 			break;
 		}
@@ -496,8 +497,9 @@ static void note_model(struct generation *g, struct choice *c, const struct subm
 	const uint8_t *hash = model_info(model)->content_hash;
 
 	if (!g->head.fingerprint[0])
-		snprintf(g->head.fingerprint, sizeof(g->head.fingerprint), "kvd-%02x%02x%02x%02x%02x%02x-%.16s-%u", hash[0],
-			 hash[1], hash[2], hash[3], hash[4], hash[5], model_host_level(host), model_host_numerics(host));
+		snprintf(g->head.fingerprint, sizeof(g->head.fingerprint), "kvd-%02x%02x%02x%02x%02x%02x-%.16s-%u",
+			 hash[0], hash[1], hash[2], hash[3], hash[4], hash[5], model_host_level(host),
+			 model_host_numerics(host));
 	if (!g->request->echo)
 		return;
 	c->skips_bos = has_bos(s, model_tokenizer(model));
@@ -649,7 +651,7 @@ static void write_prompt(const struct http_request *r, const struct http_json *p
 	for (it = http_json_begin(&r->messages); i < s->n_parts && http_request_message(&it, &m); i++) {
 		size_t n = http_message_write(&m, to);
 
-		s->parts[i] = (struct submission_part){ .role = m.role, .kind = KVD_PART_TEXT, .data = to, .n_bytes = n };
+		s->parts[i] = (struct submission_part){ m.role, KVD_PART_TEXT, to, n };
 		to += n;
 	}
 }
@@ -718,7 +720,8 @@ static bool choose_namespace(struct http_exchange *x, struct http_request *r, st
 {
 	const char *key = r->cache_key[0] ? r->cache_key : NULL;
 	struct diag diag = DIAG_NULL;
-	int err = namespace_choose_as(&x->server->namespaces, x->peer.own, x->peer.groups, NULL, key, &r->namespace, &diag);
+	int err = namespace_choose_as(&x->server->namespaces, x->peer.own, x->peer.groups, NULL, key, &r->namespace,
+				      &diag);
 
 	if (err)
 		http_refusal_write(why, "prompt_cache_key", HTTP_CODE_VALUE, "prompt_cache_key: %s", diag.text);

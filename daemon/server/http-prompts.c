@@ -54,10 +54,11 @@ static int check_list(const struct http_json *list, const char *name, enum http_
 	for (; !r && http_json_next(&it, NULL, &v); i++) {
 		snprintf(param, sizeof(param), "%s[%zu]", name, i);
 		if (i == max)
-			return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s must not have more than %zu elements",
-						 name, max);
+			return http_field_refuse(why, name, HTTP_CODE_VALUE,
+						 "%s must not have more than %zu elements", name, max);
 		if (v.type != type)
-			r = http_field_refuse_type(&v, param, type == HTTP_JSON_STRING ? "a string" : "a list of token ids", why);
+			r = http_field_refuse_type(&v, param,
+						   type == HTTP_JSON_STRING ? "a string" : "a list of token ids", why);
 		else if (type == HTTP_JSON_STRING)
 			r = check_text(&v, param, why);
 		else

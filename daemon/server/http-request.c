@@ -317,8 +317,8 @@ static int check_part(const struct http_json *part, const char *param, struct ht
 	if (!p.has_type)
 		return http_field_refuse(why, name, HTTP_CODE_MISSING, "%s is missing", name);
 	if (strcmp(p.type, "text"))
-		return http_field_refuse(why, name, HTTP_CODE_UNSUPPORTED, "%s must be text, nothing else is supported here",
-					 name);
+		return http_field_refuse(why, name, HTTP_CODE_UNSUPPORTED,
+					 "%s must be text, nothing else is supported here", name);
 	snprintf(name, sizeof(name), "%s.text", param);
 	if (!p.has_text)
 		return http_field_refuse(why, name, HTTP_CODE_MISSING, "%s is missing", name);
@@ -366,7 +366,8 @@ static int check_message(const struct http_json *v, size_t i, struct http_refusa
 	if (!m.has_role)
 		return http_field_refuse(why, param, HTTP_CODE_MISSING, "%s is missing", param);
 	if (!strcmp(m.role, "tool") || !strcmp(m.role, "function"))
-		return http_field_refuse(why, param, HTTP_CODE_UNSUPPORTED, "%s %s is not supported here", param, m.role);
+		return http_field_refuse(why, param, HTTP_CODE_UNSUPPORTED, "%s %s is not supported here", param,
+					 m.role);
 	if (!role_of(m.role))
 		return http_field_refuse(why, param, HTTP_CODE_VALUE, "%s must be system, developer, user or assistant",
 					 param);
@@ -499,7 +500,8 @@ static int read_common(struct http_request *r, const struct body *b, struct http
 		return http_field_refuse(why, "stream_options", HTTP_CODE_VALUE, "stream_options is only for streams");
 	if (b->stream_options.type != HTTP_JSON_OBJECT)
 		return http_field_refuse_type(&b->stream_options, "stream_options", "an object", why);
-	return http_fields_read(&b->stream_options, stream_fields, ARRAY_SIZE(stream_fields), "stream_options.", r, why);
+	return http_fields_read(&b->stream_options, stream_fields, ARRAY_SIZE(stream_fields), "stream_options.", r,
+				why);
 }
 
 static struct http_request *request_new(struct http_refusal *why)
@@ -564,7 +566,8 @@ int http_request_read_chat(struct http_request **out, const uint8_t *body, size_
 	if (!b.has_messages)
 		return http_field_refuse(why, "messages", HTTP_CODE_MISSING, "messages is missing or null");
 	if (b.has_n_logprobs && !b.logprobs)
-		return http_field_refuse(why, "top_logprobs", HTTP_CODE_VALUE, "top_logprobs is only for logprobs: true");
+		return http_field_refuse(why, "top_logprobs", HTTP_CODE_VALUE,
+					 "top_logprobs is only for logprobs: true");
 	r->is_chat = true;
 	err = check_messages(r, &b.messages, why);
 	if (!err)

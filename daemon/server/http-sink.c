@@ -122,6 +122,9 @@ static const uint8_t **bytes_of(struct sink_event *e, size_t *n)
 		e->usage.n_miss_bytes = MIN(e->usage.n_miss_bytes, (size_t)KVD_MISS_BYTES_MAX);
 		*n = e->usage.n_miss_bytes;
 		return &e->usage.miss_bytes;
+	case SINK_EMBEDDING:
+		*n = e->embedding.n * sizeof(e->embedding.values[0]);
+		return (const uint8_t **)(void *)&e->embedding.values;
 	case SINK_ERROR:
 		*n = strlen(e->error.text) + 1;
 		return (const uint8_t **)(void *)&e->error.text;

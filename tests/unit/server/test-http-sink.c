@@ -122,6 +122,8 @@ static void test_every_event(void **state)
 		{ .type = SINK_TEXT, .text = { (const uint8_t *)"text", 4 } },
 	};
 	const struct sink_event prompt = { .type = SINK_PROMPT, .prompt = { 11, -1.5f, 4, (const uint8_t *)"p", 1 } };
+	static const float values[] = { 0.25f, -1.5f, 3 };
+	const struct sink_event embedding = { .type = SINK_EMBEDDING, .embedding = { .values = values, .n = 3 } };
 	const struct sink_event error = { .type = SINK_ERROR, .error = { SINK_ERROR_BUSY, "why" } };
 	struct http_batch b;
 
@@ -130,6 +132,7 @@ static void test_every_event(void **state)
 	assert_int_equal(emit(3, events, 3), 0);
 	assert_int_equal(emit(3, &prompt, 1), 0);
 	assert_int_equal(emit(3, &(struct sink_event){ .type = SINK_PROGRESS, .progress = { 2, 5 } }, 1), 0);
+	assert_int_equal(emit(3, &embedding, 1), 0);
 	assert_int_equal(emit(3, &error, 1), 0);
 	/* After its last batch, and one that was never added. */
 	assert_int_equal(emit(3, &prompt, 1), SINK_E_GONE);
@@ -150,6 +153,9 @@ static void test_every_event(void **state)
 	assert_true(b.n == 1 && b.events[0].prompt.position == 4 && same(b.events[0].prompt.bytes, 1, "p"));
 	assert_true(http_sink_next(sink, &b));
 	assert_true(b.events[0].progress.total == 5);
+	assert_true(http_sink_next(sink, &b));
+	assert_int_equal(b.events[0].embedding.n, 3);
+	assert_memory_equal(b.events[0].embedding.values, values, sizeof(values));
 	assert_true(http_sink_next(sink, &b));
 	assert_int_equal(b.events[0].error.code, SINK_ERROR_BUSY);
 	assert_string_equal(b.events[0].error.text, "why");
