@@ -118,6 +118,9 @@ endif
 # Its loops over bytes are as fast as memory only as vectors.
 $(BUILD)/obj/daemon/cache/coding.o: LEVEL_CFLAGS = $(if $(SANITIZER),,-O3)
 
+# The document that it serves is part of it.
+$(BUILD)/obj/daemon/server/http-openapi.o: daemon/server/openapi.json
+
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
@@ -309,12 +312,13 @@ cppcheck:
 install: all
 	$(INSTALL) -d $(DESTDIR)$(bindir) $(DESTDIR)$(sbindir) $(DESTDIR)$(libdir)/pkgconfig $(DESTDIR)$(includedir) \
 		$(DESTDIR)$(mandir)/man1 $(DESTDIR)$(mandir)/man3 $(DESTDIR)$(mandir)/man5 \
-		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man8
+		$(DESTDIR)$(mandir)/man7 $(DESTDIR)$(mandir)/man8 $(DESTDIR)$(docdir)
 	$(INSTALL) -m 755 $(KVCTL) $(BUILD)/bin/kvd-bench $(DESTDIR)$(bindir)
 	$(INSTALL) -m 755 $(KVD) $(DESTDIR)$(sbindir)
 	$(INSTALL) -m 644 $(LIBKVD_A) $(DESTDIR)$(libdir)
 	$(INSTALL) -m 755 $(LIBKVD_SO) $(DESTDIR)$(libdir)
 	ln -sf libkvd.so.$(SOVERSION) $(DESTDIR)$(libdir)/libkvd.so
+	$(INSTALL) -m 644 daemon/server/openapi.json $(DESTDIR)$(docdir)
 	$(INSTALL) -m 644 client/kvd.h $(DESTDIR)$(includedir)
 	sed -e 's|@prefix@|$(prefix)|;s|@libdir@|$(libdir)|;s|@includedir@|$(includedir)|;s|@version@|$(VERSION)|' \
 		client/lib/kvd.pc.in > $(DESTDIR)$(libdir)/pkgconfig/kvd.pc

@@ -124,7 +124,7 @@ struct http_route {
 /* The handlers, by file. */
 void http_get_health(struct http_exchange *x);		/* http-info.c */
 void http_get_models(struct http_exchange *x);
-void http_get_openapi(struct http_exchange *x);
+void http_get_openapi(struct http_exchange *x);		/* http-openapi.c */
 void http_get_metrics(struct http_exchange *x);		/* http-metrics.c */
 void http_post_tokenize(struct http_exchange *x);	/* http-tokenize.c */
 void http_post_detokenize(struct http_exchange *x);

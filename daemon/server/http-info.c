@@ -11,9 +11,8 @@ void http_get_health(struct http_exchange *x)
 	const struct models *models = x->server->models;
 
 	if (models_starting(models)) {
-		http_header(x, "Retry-After", "1");
-		http_reply_json(x, 503, json_pack("{s:s, s:i}", "status", "loading", "percent",
-						  (int)models_percent(models)));
+		http_reply_error(x, &(struct http_error){ .status = 503, .code = "loading", .retry_after_s = 1 },
+				 "models are loading, %u %%", models_percent(models));
 	} else {
 		http_reply_json(x, 200, json_pack("{s:s, s:i}", "status", "ok", "models", (int)models_count(models)));
 	}

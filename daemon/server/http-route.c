@@ -10,6 +10,7 @@
 
 static const struct http_route routes[] = {
 	{ "GET", "/health", http_get_health, true },
+	{ "GET", "/openapi.json", http_get_openapi, true },
 	{ "GET", "/v1/models", http_get_models, false },
 	{ "GET", "/v1/models/", http_get_models, false },
 	{ "GET", "/metrics", http_get_metrics, false },
