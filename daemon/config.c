@@ -52,6 +52,10 @@ static const struct option_row rows[] = {
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
 	{ "http", KIND_LIST, FIELD(http), FIELD(server.n_http), 0, "ADDR:PORT|unix:PATH|off",
 	  "serve HTTP there too; may be repeated" },
+	{ "http-keys", KIND_STRING, FIELD(http_keys), 0, 0, "FILE", "who may come over TCP" },
+	{ "http-hosts", KIND_STRING, FIELD(http_hosts), 0, 0, "NAMES", "more names, between commas, that it has over TCP" },
+	{ "http-origins", KIND_STRING, FIELD(http_origins), 0, 0, "ORIGINS",
+	  "web pages, between commas, that may use it" },
 	{ "http-max-body", KIND_SIZE, FIELD(server.http_max_body), 64 << 10, 1ull << 30, "SIZE",
 	  "largest body of an HTTP request" },
 	{ "http-request-time", KIND_NUMBER, FIELD(server.http_request_s), 1, 3600, "SECONDS",
@@ -551,6 +555,9 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	c->server.cpu_level = c->cpu_level;
 	c->server.cache_groups = c->cache_groups;
 	c->server.fair_weights = c->fair_weights;
+	c->server.http_keys = c->http_keys;
+	c->server.http_hosts = c->http_hosts;
+	c->server.http_origins = c->http_origins;
 	return 0;
 }
 
@@ -621,8 +628,12 @@ static int check_http(struct config *c, struct diag *diag)
 
 	if (c->server.n_http == 1 && strcmp(c->http[0], "off") == 0)
 		clear_list((struct list_field){ &c->http, &c->server.n_http });
-	for (size_t i = 0; i < c->server.n_http && !r; i++)
+	for (size_t i = 0; i < c->server.n_http && !r; i++) {
 		r = http_address_parse(&address, c->http[i], diag);
+		if (!r && !c->http_keys && !http_address_is_local(&address))
+			r = diag_set(diag, -EINVAL, "http: %s is not only for this machine: that needs http-keys",
+				     c->http[i]);
+	}
 	return r;
 }
 
@@ -657,6 +668,9 @@ void config_deinit(struct config *c)
 	free(c->cache_groups);
 	free(c->fair_weights);
 	free(c->state_dir);
+	free(c->http_keys);
+	free(c->http_hosts);
+	free(c->http_origins);
 	*c = (struct config){ 0 };
 }
 

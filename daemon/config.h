@@ -31,7 +31,7 @@ struct config {
 	char *file;			/* --config */
 	char **models;			/* [server.n_models] */
 	char **http;			/* [server.n_http] */
-	char *socket, *cpu_level, *cache_groups, *fair_weights, *state_dir;
+	char *socket, *cpu_level, *cache_groups, *fair_weights, *state_dir, *http_keys, *http_hosts, *http_origins;
 	int socket_mode;		/* -1: by who runs the daemon */
 	uint64_t given;			/* bit per row: set by the file, or by the command line */
 };

@@ -186,7 +186,7 @@ static void begin_exchange(struct http_connection *c)
 		return;
 	}
 	c->exchange = x;
-	c->keep = p->keep_alive && !c->http->stopping;
+	c->keep = p->keep_alive && !c->http->stopping && !c->over_quota;
 	x->server = c->http->server;
 	x->peer = c->peer;
 	x->connection = c;
@@ -241,7 +241,9 @@ static void handle(struct http_connection *c)
 	c->state = HTTP_HANDLING;
 	c->deadline_ns = 0;
 	c->http->counts.bytes_received += x->n_body;
-	if (x->refusal.status)
+	if (x->refusal.status == 204)
+		http_reply(x, 204, NULL, NULL, 0);
+	else if (x->refusal.status)
 		http_reply_error(x, &x->refusal, "%s", x->refusal_text);
 	else
 		x->route->handler(x);
@@ -405,6 +407,20 @@ static int init(struct http_connection *c)
 	return event_add(c->readable, NULL) < 0 ? -ENOMEM : 0;
 }
 
+/* Closes the oldest connection of those that have not shown a key yet.  False: there is none. */
+static bool make_room(struct http *http)
+{
+	list_for_each(e, &http->connections) {
+		struct http_connection *c = list_entry(e, struct http_connection, link);
+
+		if (c->state == HTTP_READING && !c->session.account && !c->over_quota) {
+			connection_free(c);
+			return true;
+		}
+	}
+	return false;
+}
+
 void http_connection_new(struct http *http, const struct http_listener *listener, int fd,
 			 const struct http_peer *peer)
 {
@@ -413,7 +429,7 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 	int r = 0;
 
 	http->counts.connections++;
-	if (server->n_sessions + http->n_connections >= server->config.max_sessions) {
+	if (server->n_sessions + http->n_connections >= server->config.max_sessions && !make_room(http)) {
 		http->counts.connections_refused++;
 		turn_away(fd);
 		return;
@@ -433,7 +449,7 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 	http->n_connections++;
 	/* Where keys say who it is, that is not known yet. */
 	if (!listener->asks_key)
-		r = charge_init(&c->session, server->accounts, peer->account, ACCOUNT_SESSIONS, 1);
+		r = http_connection_charge(c, peer->account);
 	c->over_quota = r == ACCOUNT_E_QUOTA;
 	http->n_refused += c->over_quota;
 	http->counts.connections_refused += c->over_quota;
@@ -443,6 +459,22 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 	}
 	set_deadline(c, server->config.http_request_s);
 	http_connections_changed(http);
+}
+
+int http_connection_charge(struct http_connection *c, uid_t account)
+{
+	struct charge charge = CHARGE_NULL;
+	int r;
+
+	if (c->session.account && c->session_account == account)
+		return 0;
+	r = charge_init(&charge, c->http->server->accounts, account, ACCOUNT_SESSIONS, 1);
+	if (r)
+		return r;
+	charge_deinit(&c->session);
+	c->session = charge;
+	c->session_account = account;
+	return 0;
 }
 
 void http_connection_stop(struct http_connection *c)

@@ -53,6 +53,7 @@ struct http_connection {
 	struct http_exchange *exchange;	/* from the head of a request until its reply */
 	struct http_peer peer;		/* as it was when the connection came; requests with keys have their own */
 	struct charge session, body;
+	uid_t session_account;		/* whom `session` is charged to */
 	uint64_t deadline_ns;		/* 0: none */
 	bool over_quota;		/* let in only to be told so */
 	bool keep;			/* for another request, after this reply */
@@ -68,6 +69,9 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 void http_connection_stop(struct http_connection *c);
 /* Looks at its deadline. */
 void http_connection_tick(struct http_connection *c, uint64_t now_ns);
+
+/* The connection counts for this account from now on.  0, ACCOUNT_E_QUOTA, -ENOMEM. */
+int http_connection_charge(struct http_connection *c, uid_t account);
 
 /* --- between http-connection.c and http-exchange.c --- */
 

@@ -27,6 +27,7 @@ static void on_accepted(void *arg, int fd)
 	int on = 1;
 
 	if (!http_access_peer(l, fd, &peer)) {
+		log_info("http: a user that is not known here was turned away");
 		close(fd);
 		return;
 	}
@@ -92,6 +93,9 @@ static int open_listener(struct http *http, const char *text, struct diag *diag)
 	r = http_address_parse(&l->address, text, diag);
 	if (r)
 		return r;
+	l->asks_key = http->keys && !l->address.path;
+	if (!l->asks_key && !http_address_is_local(&l->address))
+		return diag_set(diag, -EINVAL, "http: %s is not only for this machine: that needs http-keys", text);
 	r = l->address.path ? listener_new(&l->unix_listener, l->address.path, SOCK_STREAM, config->socket_mode, diag)
 			    : bind_tcp(l, text, diag);
 	if (r)
@@ -112,6 +116,9 @@ int http_new(struct http **out, struct server *server, struct diag *diag)
 	http->server = server;
 	http->created = time(NULL);
 	list_init(&http->connections);
+	http->finder.fd = -1;
+	if (server->config.http_keys)
+		r = http_keys_load(&http->keys, server->config.http_keys, diag);
 	for (size_t i = 0; i < server->config.n_http && !r; i++)
 		r = open_listener(http, server->config.http[i], diag);
 	if (r)
@@ -120,19 +127,44 @@ int http_new(struct http **out, struct server *server, struct diag *diag)
 	return 0;
 }
 
+/* What the file does not say is as for a user. */
+static int set_limits(struct http *http)
+{
+	int r = 0;
+
+	for (size_t i = 0; http->keys && i < http->keys->n && !r; i++) {
+		const struct http_key *k = &http->keys->keys[i];
+		struct account_limits limits = http->server->uid_limits;
+
+		for (int kind = 0; kind < ACCOUNT_N_KINDS; kind++) {
+			if (k->limits.max[kind] != UINT64_MAX)
+				limits.max[kind] = k->limits.max[kind];
+		}
+		r = accounts_set_limits(http->server->accounts, k->account, &limits);
+	}
+	return r;
+}
+
 int http_start(struct http *http)
 {
 	struct event_base *base = http->server->base;
+	int r = set_limits(http);
 
+	if (r)
+		return r;
+	/* Without it, nobody who comes over TCP is known. */
+	r = http->keys ? 0 : http_peer_finder_init(&http->finder);
+	if (r)
+		log_warning("http: users can't be told apart over TCP: %s", strerror(-r));
 	http->tick = event_new(base, -1, EV_PERSIST, on_tick, http);
 	if (!http->tick)
 		return -ENOMEM;
 	for (size_t i = 0; i < http->n_listeners; i++) {
 		struct http_listener *l = &http->listeners[i];
 		char text[HTTP_ADDRESS_TEXT_MAX];
-		int r = acceptor_init(&l->acceptor, base, l->address.path ? listener_fd(l->unix_listener) : l->fd,
-				      on_accepted, l);
 
+		r = acceptor_init(&l->acceptor, base, l->address.path ? listener_fd(l->unix_listener) : l->fd,
+				  on_accepted, l);
 		if (r)
 			return r;
 		if (l->address.path) {
@@ -167,5 +199,7 @@ void http_free(struct http *http)
 		http_connection_stop(list_entry(e, struct http_connection, link));
 	if (http->tick)
 		event_free(http->tick);
+	http_peer_finder_deinit(&http->finder);
+	http_keys_free(http->keys);
 	free(http);
 }

@@ -23,6 +23,8 @@
 #include "daemon/server/acceptor.h"
 #include "daemon/server/http-address.h"
 #include "daemon/server/http-counts.h"
+#include "daemon/server/http-keys.h"
+#include "daemon/server/http-peer.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/error.h"
 #include "ipc/base/list.h"
@@ -53,13 +55,15 @@ struct http {
 	unsigned n_connections, n_refused;
 	struct http_counts counts;
 	struct event *tick;
+	struct http_keys *keys;		/* NULL: there is no file of keys */
+	struct http_peer_finder finder;
 	time_t created;			/* when the endpoint began, for models */
 	bool stopping;
 	bool busy;			/* a connection runs: `scratch` is in use */
 	uint8_t scratch[HTTP_READ_MAX];
 };
 
-/* Binds what server.config.http names.  0 or -errno; diag. */
+/* Reads the keys and binds what server.config.http names.  0 or -errno; diag. */
 int http_new(struct http **out, struct server *server, struct diag *diag);
 /* Accepts connections from now on.  0 or -ENOMEM. */
 int http_start(struct http *http);

@@ -36,6 +36,7 @@ struct server {
 	struct server_config config;
 	uint64_t started_ns;
 	uid_t overflow_uid;
+	struct account_limits uid_limits;	/* of each uid */
 	struct namespaces namespaces;
 	struct fair_weights weights;		/* of users */
 
@@ -79,6 +80,8 @@ struct server {
 
 /* Root and the daemon's own user see everything. */
 bool server_is_admin(const struct server *s, uid_t uid);
+/* Whether uid says who a peer is: not if it stands for many, or for an account of another kind. */
+bool server_uid_is_known(const struct server *s, uid_t uid);
 /* The session with this key, or NULL. */
 struct session *server_session(const struct server *s, uint64_t key);
 /* Requests that wait for a worker; of one uid, or of all. */

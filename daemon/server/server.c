@@ -38,6 +38,11 @@ bool server_is_admin(const struct server *s, uid_t uid)
 	return uid == 0 || uid == geteuid();
 }
 
+bool server_uid_is_known(const struct server *s, uid_t uid)
+{
+	return uid != s->overflow_uid && uid < ACCOUNT_ID_NOBODY;
+}
+
 struct session *server_session(const struct server *s, uint64_t key)
 {
 	list_for_each(e, &s->sessions) {
@@ -415,15 +420,15 @@ static int load_models(struct server *s, struct diag *diag)
 
 static int set_up(struct server *s, struct diag *diag)
 {
-	const struct account_limits limits = { .max = {
+	int r;
+
+	s->uid_limits = (struct account_limits){ .max = {
 		[ACCOUNT_SESSIONS] = s->config.uid_sessions,
 		[ACCOUNT_MEMORY] = s->config.uid_memory,
 		[ACCOUNT_REQUESTS] = s->config.uid_requests,
 		[ACCOUNT_KV] = s->config.uid_kv_memory ? s->config.uid_kv_memory : UINT64_MAX,
 		[ACCOUNT_WEIGHTS] = s->config.uid_weights,
 	} };
-	int r;
-
 	raise_descriptor_limit();
 	r = namespaces_init(&s->namespaces, s->config.cache_groups, s->config.cache_public, diag);
 	if (!r)
@@ -438,7 +443,7 @@ static int set_up(struct server *s, struct diag *diag)
 	if (!r)
 		r = begin_life(s);
 	if (!r)
-		r = accounts_new(&s->accounts, &limits);
+		r = accounts_new(&s->accounts, &s->uid_limits);
 	if (!r)
 		r = stats_pages_new(&s->pages, s->accounts, s->started_ns);
 	if (!r)

@@ -54,6 +54,9 @@ struct server_config {
 	const char *cache_groups;	/* names between commas: whose namespaces may be used; NULL: none */
 	const char *const *http;	/* [n_http] addresses of the HTTP endpoint (http-address.h) */
 	size_t n_http;
+	const char *http_keys;		/* the file of keys; NULL: none */
+	const char *http_hosts;		/* names between commas that Host may have, too; NULL: none */
+	const char *http_origins;	/* web origins between commas that may use it; NULL: none */
 	uint64_t http_max_body;		/* bytes of a request's body */
 	uint32_t http_request_s;	/* in which a request must have come */
 	uint32_t http_idle_s;		/* of a connection without a request, or a client that takes nothing */

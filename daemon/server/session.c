@@ -56,7 +56,7 @@ static bool admit(struct server *server, int fd, const struct fdpass_peer *peer,
 {
 	int r;
 
-	if (peer->uid == server->overflow_uid) {
+	if (!server_uid_is_known(server, peer->uid)) {
 		refuse_at_once(server, fd, peer->uid, KVD_CODE_PERMISSION,
 			       "this user is not known in the daemon's namespace");
 		return false;

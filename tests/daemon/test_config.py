@@ -34,7 +34,8 @@ def test_pages_name_every_setting():
 def test_print_config_is_complete(directory):
     """Every setting is printed (those that have no value yet are not), and what is printed is accepted."""
     r = kvd("--model", "m.gguf", "--cpu-level", "c", "--cache-groups", "root", "--fair-weights", "root:200",
-            "--state-dir", directory, "--print-config")
+            "--state-dir", directory, "--http-keys", "keys", "--http-hosts", "llm.lan",
+            "--http-origins", "http://app.lan", "--print-config")
     assert r.returncode == 0
     printed = set(re.findall(r"^([a-z-]+) = ", r.stdout, re.M))
     assert printed == set(re.findall(r"^\.It Ic ([a-z-]+)", (ROOT / "man/kvd.conf.5").read_text(), re.M))

@@ -262,6 +262,19 @@ static void test_refusals(void **state)
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(later); i++)
 		refused(ARGS("--model", "m", later[i], "x"), later[i]);
+	refused(ARGS("--http", "8080"), "not ADDRESS:PORT");
+	refused(ARGS("--http", "127.0.0.1"), "not ADDRESS:PORT");
+	refused(ARGS("--http", "127.0.0.1:65536"), "not ADDRESS:PORT");
+	refused(ARGS("--http", "127.0.0.1:+80"), "not ADDRESS:PORT");
+	refused(ARGS("--http", ":80"), "not ADDRESS:PORT");
+	refused(ARGS("--http", "unix:"), "path");
+	refused(ARGS("--http", "example.org:80"), "\"example.org\"");
+	refused(ARGS("--http", "::1:80"), "IPv6");
+	refused(ARGS("--http", "[::ffff:127.0.0.1]:80"), "IPv6");
+	refused(ARGS("--http", "off", "--http", "127.0.0.1:80"), "\"off\"");
+	refused(ARGS("--http", "0.0.0.0:80"), "http-keys");
+	refused(ARGS("--http", "[::]:80"), "http-keys");
+	refused(ARGS("--http", "127.0.0.1:0", "--http", "192.168.1.2:80"), "http-keys");
 	refused(ARGS("--model", "m", "-x"), "unknown option");
 	refused(ARGS("--model", "m", "--kv-type", "q8"), "not supported yet");
 	refused(ARGS("--model", "m", "--kv-type", "q4"), "not supported yet");
