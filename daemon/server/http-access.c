@@ -118,7 +118,7 @@ static bool check_key(struct http_exchange *x, const struct http_parser *head)
 	x->peer = (struct http_peer){
 		.kind = HTTP_PEER_KEY, .account = key->account, .weight = key->weight, .key = key,
 	};
-	strcpy(x->peer.own, key->own);
+	memcpy(x->peer.own, key->own, sizeof(key->own));
 	if (!http_connection_charge(x->connection, key->account))
 		return true;
 	http_refuse(x, &(struct http_error){ .status = 429, .retry_after_s = 1 }, "too many connections with this key");

@@ -3,8 +3,8 @@
  * http-host.h - whether a Host header names us, so that a web page can't reach the endpoint through
  * a name of its own that leads here (DNS rebinding).
  *
- * Ours are "localhost" and what is below it, the address that the connection has reached, any loopback address where that
- * is one, and the names of the configuration.  The port does not matter: it may be forwarded.
+ * Ours are "localhost" and what is below it, the address that the connection has reached, any loopback address
+ * where that is one, and the names of the configuration.  The port does not matter: it may be forwarded.
  *
  * Thread: any.
  */

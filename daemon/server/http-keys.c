@@ -109,7 +109,7 @@ static int set_option(struct http_key *k, const char *name, const char *value)
 		else if (strlen(value) > KVD_NAMESPACE_MAX - KVD_CACHE_KEY_MAX - 1 || !is_namespace(value))
 			return -EINVAL;
 		else
-			strcpy(k->own, value);
+			memcpy(k->own, value, strlen(value) + 1);
 		return 0;
 	}
 	for (size_t i = 0; i < ARRAY_SIZE(limits); i++) {
@@ -142,7 +142,7 @@ static int parse_line(struct http_key *k, const char *name, char *rest, struct d
 	if (!secret || !is_secret(secret))
 		return diag_set(diag, -EINVAL, "the key of %s has not %d to %d visible characters", name,
 				HTTP_KEY_MIN, HTTP_KEY_MAX);
-	strcpy(k->name, name);
+	memcpy(k->name, name, strlen(name) + 1);
 	k->account = account_of(name);
 	snprintf(k->own, sizeof(k->own), "key:%s", name);
 	k->n_secret = strlen(secret);
@@ -249,8 +249,8 @@ static int check_file(int fd, const char *path, struct diag *diag)
 				path, (unsigned)st.st_uid);
 	by_group = st.st_uid == 0 && st.st_gid == getegid() && !(st.st_mode & 0037);
 	if ((st.st_mode & 0077) && !by_group)
-		return diag_set(diag, -EACCES, "http-keys: others can read or write %s: its mode must be 0600, or 0640 if it is "
-				"root's and its group the daemon's", path);
+		return diag_set(diag, -EACCES, "http-keys: others can read or write %s: its mode must be 0600, or 0640 "
+				"if it is root's and its group the daemon's", path);
 	if (st.st_size > HTTP_KEYS_FILE_MAX)
 		return diag_set(diag, -EINVAL, "http-keys: %s is larger than %d bytes", path, HTTP_KEYS_FILE_MAX);
 	return 0;

@@ -6,8 +6,8 @@
  *	alice	sk-2f6c1b0a9d8e7f605142		weight=200 requests=8 kv-memory=512M
  *	robots	sk-77b0e9c4a1d2f3e4b5c6		namespace=public sessions=4
  *
- * One key a line; blanks between words; '#' begins a comment where a word could begin.  kvd-http(7) says what the options are.
- * The file is read once, at the start.
+ * One key a line; blanks between words; '#' begins a comment where a word could begin.  kvd-http(7) says what the
+ * options are.  The file is read once, at the start.
  *
  * A key has an account of its own, whose id is made from its name (account.h), so that it is the same in
  * the next life.
@@ -48,8 +48,8 @@ struct http_keys {
 };
 
 /*
- * Reads the file.  0, -ENOMEM; -EACCES: it is not a regular file of ours or root's that others can't read or write; -EINVAL: a line of it
- * is wrong; -errno.  diag says what, and never a key.
+ * Reads the file.  0, -ENOMEM; -EACCES: it is not a regular file of ours or root's that others can neither read nor
+ * write; -EINVAL: a line of it is wrong; -errno.  diag says what, and never a key.
  */
 int http_keys_load(struct http_keys **out, const char *path, struct diag *diag);
 /* The same from text; where: its name. */

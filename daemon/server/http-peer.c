@@ -41,7 +41,7 @@ void http_peer_finder_deinit(struct http_peer_finder *f)
 /* The client's socket: its own address is our peer, its peer is us. */
 static int fill_question(int fd, struct inet_diag_req_v2 *r)
 {
-	union address us, them;
+	union address us = { 0 }, them = { 0 };
 	socklen_t n_us = sizeof(us), n_them = sizeof(them);
 
 	if (getsockname(fd, &us.sa, &n_us) < 0 || getpeername(fd, &them.sa, &n_them) < 0 ||
