@@ -132,7 +132,7 @@ static bool is_established(int fd)
 int http_peer_find(struct http_peer_finder *f, int fd, uid_t *out)
 {
 	struct inet_diag_req_v2 request;
-	struct inet_diag_msg found;
+	struct inet_diag_msg found = { 0 };
 	size_t n_address;
 
 	if (f->fd < 0 || fill_question(fd, &request) || ask(f, &request, &found))

@@ -319,7 +319,7 @@ def test_idle_connections_are_closed(web_of, tiny_model):
         s.sendall(GET)
         assert s.recv(65536).startswith(b"HTTP/1.1 200")
         assert s.recv(1) == b""
-    d.until(lambda: d.fds() == fds, "the connection is gone")
+    d.until(lambda: d.fds() <= fds, "the connection is gone")
 
 
 def test_a_client_that_takes_nothing(web_of, tiny_model):
@@ -335,7 +335,7 @@ def test_a_client_that_takes_nothing(web_of, tiny_model):
                 s.send(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 100)
         assert d.memory() - before < 8 << 20
         assert web.get("/health").status == 200
-        d.until(lambda: d.fds() == fds, "the connection is gone")
+        d.until(lambda: d.fds() <= fds, "the connection is gone")
 
 
 # --- number ----------------------------------------------------------------------------------------
