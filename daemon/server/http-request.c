@@ -446,8 +446,7 @@ size_t http_message_write(const struct http_message *m, uint8_t *out)
 
 /* --- the whole body ------------------------------------------------------------------------------ */
 
-/* A key names a part of a namespace. */
-static int check_key(const char *key, struct http_refusal *why)
+int http_request_check_key(const char *key, struct http_refusal *why)
 {
 	char readable[KVD_CACHE_KEY_MAX + 1];
 
@@ -485,7 +484,7 @@ static void take(struct http_request *r, const struct body *b)
 /* What both have, behind the table. */
 static int read_common(struct http_request *r, const struct body *b, struct http_refusal *why)
 {
-	int err = check_key(b->cache_key, why);
+	int err = http_request_check_key(b->cache_key, why);
 
 	take(r, b);
 	if (!err && b->has_stop)

@@ -74,6 +74,9 @@ bool http_request_message(struct http_json_iter *it, struct http_message *out);
 size_t http_message_room(const struct http_message *m);
 size_t http_message_write(const struct http_message *m, uint8_t *out);
 
+/* A prompt_cache_key, which names a part of a namespace.  0, or -EINVAL with the refusal filled in. */
+int http_request_check_key(const char *key, struct http_refusal *why);
+
 /* The seed of choice i: the request's own for the first. */
 uint64_t http_request_seed(uint64_t seed, uint64_t i);
 

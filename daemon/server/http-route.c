@@ -16,6 +16,7 @@ static const struct http_route routes[] = {
 	{ "GET", "/metrics", http_get_metrics, false },
 	{ "POST", "/v1/completions", http_post_completions, false },
 	{ "POST", "/v1/chat/completions", http_post_chat, false },
+	{ "POST", "/v1/embeddings", http_post_embeddings, false },
 };
 
 static bool fits(const struct http_route *route, const char *path)

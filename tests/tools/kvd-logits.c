@@ -36,13 +36,14 @@ static const char usage[] =
 	"  --threads N  --level c|avx2|avx512  --block-tokens N (default 16)  --seed N\n"
 	"  --ctx N             open the model for so many positions\n"
 	"  --output FILE       float32 logits of every position\n"
+	"  --hidden FILE       float32 final hidden states of every position\n"
 	"  --summary FILE      a line per position: likeliest id, log of the sum of exponentials\n"
 	"  --hash              a hash of every position's logits on standard output\n"
 	"       kvd-logits --levels\n"
 	"  prints the CPU levels that this machine can run\n";
 
 struct options {
-	const char *model, *tokens, *output, *summary, *level;
+	const char *model, *tokens, *output, *hidden, *summary, *level;
 	uint32_t n_random, n_greedy, chunk, batch, threads, block_tokens, ctx;
 	uint64_t seed;
 	bool hash;
@@ -70,7 +71,8 @@ struct run {
 	struct kb_seq *kb_seqs;		/* [batch] */
 	int32_t *batch_tokens;		/* [max_rows] */
 	uint32_t *logit_rows;		/* [max_rows] */
-	FILE *output, *summary;
+	uint32_t *hidden_rows;		/* [chunk] the first sequence's */
+	FILE *output, *hidden, *summary;
 };
 
 __attribute__((noreturn, format(printf, 1, 2)))
@@ -245,6 +247,7 @@ static void make_workspace(struct run *run)
 	run->kb_seqs = must(calloc(run->o.batch, sizeof(*run->kb_seqs)));
 	run->batch_tokens = must(calloc(max_rows, sizeof(*run->batch_tokens)));
 	run->logit_rows = must(calloc(max_rows, sizeof(*run->logit_rows)));
+	run->hidden_rows = must(calloc(run->o.chunk, sizeof(*run->hidden_rows)));
 	for (uint32_t i = 0; i < run->o.batch; i++)
 		run->order[i] = i;
 }
@@ -278,6 +281,8 @@ static uint32_t add_rows(struct run *run, struct kb_batch *b, struct sequence *s
 	for (uint32_t i = 0; i < s->n_rows; i++) {
 		if (first || i == s->n_rows - 1)
 			run->logit_rows[n_logits++] = b->n_rows;
+		if (first && run->hidden)
+			run->hidden_rows[b->n_hidden++] = b->n_rows;
 		run->batch_tokens[b->n_rows++] = s->tokens[s->pos + i];
 	}
 	s->pos += s->n_rows;
@@ -328,6 +333,14 @@ static void put_logits(struct run *run, const float *logits)
 		print_hash(logits, n);
 }
 
+static void put_hidden(struct run *run, uint32_t n_rows)
+{
+	size_t n = (size_t)n_rows * run->info->n_embd;
+
+	if (run->hidden && fwrite(run->be->ops->step_hidden(run->ws), sizeof(float), n, run->hidden) != n)
+		die("%s: cannot be written", run->o.hidden);
+}
+
 /* One step; the first sequence's logits begin at the row that is returned. */
 static const float *step(struct run *run)
 {
@@ -336,6 +349,7 @@ static const float *step(struct run *run)
 		.tokens = run->batch_tokens,
 		.seqs = run->kb_seqs,
 		.logit_rows = run->logit_rows,
+		.hidden_rows = run->hidden_rows,
 		.pool = run->pool,
 		.geometry = &run->geometry,
 	};
@@ -363,6 +377,7 @@ static void run_all(struct run *run)
 
 		for (uint32_t i = 0; i < s->n_rows; i++)
 			put_logits(run, logits + (size_t)i * n_vocab);
+		put_hidden(run, s->n_rows);
 		if (s->pos == s->n_tokens && n_greedy) {
 			s->tokens[s->n_tokens] =
 				(int32_t)argmax(logits + (size_t)(s->n_rows - 1) * n_vocab, n_vocab);
@@ -386,10 +401,13 @@ static void run_free(struct run *run)
 	free(run->kb_seqs);
 	free(run->batch_tokens);
 	free(run->logit_rows);
+	free(run->hidden_rows);
 	model_free(run->model);
 	ops->close(run->be);
 	if (run->output && fclose(run->output))
 		die("%s: cannot be written", run->o.output);
+	if (run->hidden && fclose(run->hidden))
+		die("%s: cannot be written", run->o.hidden);
 	if (run->summary && fclose(run->summary))
 		die("%s: cannot be written", run->o.summary);
 }
@@ -411,7 +429,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		{ "chunk", 1, NULL, 'c' }, { "batch", 1, NULL, 'b' }, { "threads", 1, NULL, 'j' },
 		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' },
 		{ "ctx", 1, NULL, 'x' },
-		{ "output", 1, NULL, 'o' }, { "summary", 1, NULL, 'm' },
+		{ "output", 1, NULL, 'o' }, { "hidden", 1, NULL, 'H' }, { "summary", 1, NULL, 'm' },
 		{ "hash", 0, NULL, 'h' }, { "levels", 0, NULL, 'L' },
 		{ NULL, 0, NULL, 0 },
 	};
@@ -430,6 +448,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		case 'x': o->ctx = number(optarg, 1); break;
 		case 's': o->seed = number(optarg, 0); break;
 		case 'o': o->output = optarg; break;
+		case 'H': o->hidden = optarg; break;
 		case 'm': o->summary = optarg; break;
 		case 'h': o->hash = true; break;
 		case 'L':
@@ -467,6 +486,7 @@ int main(int argc, char **argv)
 	make_sequences(&run);
 	make_workspace(&run);
 	run.output = open_output(run.o.output);
+	run.hidden = open_output(run.o.hidden);
 	run.summary = open_output(run.o.summary);
 	run_all(&run);
 	run_free(&run);
