@@ -17,6 +17,8 @@ static const struct http_route routes[] = {
 	{ "POST", "/v1/completions", http_post_completions, false },
 	{ "POST", "/v1/chat/completions", http_post_chat, false },
 	{ "POST", "/v1/embeddings", http_post_embeddings, false },
+	{ "POST", "/tokenize", http_post_tokenize, false },
+	{ "POST", "/detokenize", http_post_detokenize, false },
 };
 
 static bool fits(const struct http_route *route, const char *path)
