@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ipc/base/checked.h"
+#include "ipc/base/utf8.h"
 
 /* Columns of completions; a chat has one, of objects. */
 enum column { COLUMN_TOKENS, COLUMN_LOGPROBS, COLUMN_TOPS, COLUMN_OFFSETS };
@@ -141,6 +142,57 @@ static void put_logprobs(struct http_writer *w, bool is_chat, const struct http_
 		http_put_text(w, "]");
 	}
 	http_put_text(w, "}");
+}
+
+/*
+ * What has only begun goes on with bytes, or is ill-formed and ends.  How many of them it takes.
+ * *whole: it is a character now, or U+FFFD.
+ */
+static size_t finish_cut(struct http_place *p, const uint8_t *bytes, size_t n, bool *whole)
+{
+	size_t k = MIN(n, sizeof(p->cut) - p->n_cut);
+	uint8_t joined[sizeof(p->cut)];
+	int length;
+
+	memcpy(joined, p->cut, p->n_cut);
+	memcpy(joined + p->n_cut, bytes, k);
+	length = utf8_scan(joined, p->n_cut + k);
+	*whole = length != 0;
+	if (!length) {
+		memcpy(p->cut, joined, p->n_cut + k);
+		p->n_cut += k;
+		return k;
+	}
+	k = (size_t)(length < 0 ? -length : length) - p->n_cut;
+	p->n_cut = 0;
+	p->n_characters++;
+	return k;
+}
+
+uint64_t http_place_token(struct http_place *p, const uint8_t *bytes, size_t n)
+{
+	uint64_t begin = p->n_characters;
+	bool whole = true;
+	size_t at = 0;
+
+	if (p->n_cut && n) {
+		at = finish_cut(p, bytes, n, &whole);
+		/* It took none of them: they begin behind it. */
+		if (!at)
+			begin = p->n_characters;
+	}
+	while (whole && at < n) {
+		int length = utf8_scan(bytes + at, n - at);
+
+		if (!length) {
+			p->n_cut = n - at;
+			memcpy(p->cut, bytes + at, p->n_cut);
+			break;
+		}
+		p->n_characters++;
+		at += (size_t)(length < 0 ? -length : length);
+	}
+	return begin;
 }
 
 /* --- usage ------------------------------------------------------------------------------------ */

@@ -46,6 +46,18 @@ struct http_token {
 };
 void http_logprobs_add(struct http_logprobs *l, bool is_chat, const struct http_token *token);
 
+/* Where the text of tokens has come to.  Zero-initialise. */
+struct http_place {
+	uint64_t n_characters;	/* but for one that has only begun: */
+	uint8_t cut[4];		/* [n_cut] */
+	size_t n_cut;
+};
+/*
+ * The text goes on with a token's bytes.  Returns where they begin, in characters as the text has them (text.h): a
+ * token that goes on with a character begins at that one.
+ */
+uint64_t http_place_token(struct http_place *p, const uint8_t *bytes, size_t n);
+
 struct http_usage {
 	uint64_t prompt_tokens, cached_tokens, generated_tokens;
 	bool any;			/* what follows is of the first prompt */

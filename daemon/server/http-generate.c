@@ -29,7 +29,7 @@ struct choice {
 	bool role_said, ended;
 	bool skips_bos;			/* its prompt's first token is none of the text's */
 	enum kvd_finish finish;
-	uint64_t n_characters;		/* begun so far in the tokens' bytes */
+	struct http_place place;	/* in the text of its tokens */
 	struct http_writer text;	/* escaped; of a stream: what its first chunk begins with */
 	struct http_logprobs logprobs;
 };
@@ -229,15 +229,6 @@ static struct view view_of(const struct http_batch *b)
 	return v;
 }
 
-static uint64_t characters_begun(const uint8_t *bytes, size_t n)
-{
-	uint64_t count = 0;
-
-	for (size_t i = 0; i < n; i++)
-		count += (bytes[i] & 0xc0) != 0x80;
-	return count;
-}
-
 /*
  * A token's log-probability, where it is asked for.  Control tokens are no part of a chat's text and don't
  * show there; completions have one for every token, since programs count them.
@@ -245,7 +236,8 @@ static uint64_t characters_begun(const uint8_t *bytes, size_t n)
 static void add_token(struct generation *g, struct choice *c, const struct view *v)
 {
 	const struct sink_event *e = v->token ? v->token : v->prompt;
-	struct http_token t = { .wants_tops = g->request->n_logprobs > 0, .offset = c->n_characters };
+	struct http_token t = { .wants_tops = g->request->n_logprobs > 0 };
+	bool is_shown = !v->token || !v->token->token.is_control;
 
 	if (!e || !g->request->logprobs)
 		return;
@@ -268,9 +260,8 @@ static void add_token(struct generation *g, struct choice *c, const struct view 
 		t.tops = v->alternatives->alternatives.items;
 		t.n_tops = v->alternatives->alternatives.n;
 	}
+	t.offset = http_place_token(&c->place, t.bytes, is_shown ? t.n_bytes : 0);
 	http_logprobs_add(&c->logprobs, g->head.is_chat, &t);
-	if (!v->token || !e->token.is_control)
-		c->n_characters += characters_begun(t.bytes, t.n_bytes);
 }
 
 static void stream(struct generation *g, struct choice *c, const struct view *v)
