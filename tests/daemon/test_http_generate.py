@@ -13,7 +13,7 @@ import conftest
 import kvdclient as k
 import pytest
 from conftest import LONG, PATIENCE, SANITIZED
-from test_http_core import connect
+from webclient import UnixConnection
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SEEDS = 20 if SANITIZED else 200
@@ -39,7 +39,7 @@ def slow(daemons, tiny_model, directory):
 
 
 def send(d, path, body):
-    c = connect(d, "unix")
+    c = UnixConnection(d.http_socket, 60 * PATIENCE)
     c.request("POST", path, body=body if isinstance(body, (bytes, str)) else json.dumps(body),
               headers={"Content-Type": "application/json"})
     return c
