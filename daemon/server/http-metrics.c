@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "daemon/server/http-exchange.h"
+#include "daemon/server/http-keys.h"
 #include "daemon/server/http-server.h"
 #include "daemon/server/metrics-text.h"
 #include "daemon/server/server-internal.h"
@@ -88,14 +89,16 @@ static void gather_own(struct server *s, struct gathered *g, uid_t account)
 	g->metrics.holdings = &g->holdings;
 }
 
-static void name_account(uid_t account, char *out, size_t n)
+static void name_account(const struct http_keys *keys, uid_t account, char *out, size_t n)
 {
-	if (account == ACCOUNT_ID_NOBODY)
-		snprintf(out, n, "nobody");
-	else if (account >= ACCOUNT_ID_KEYS)
-		snprintf(out, n, "key:%08x", (unsigned)account);
-	else
+	if (account < ACCOUNT_ID_NOBODY)
 		snprintf(out, n, "uid:%u", (unsigned)account);
+	else
+		snprintf(out, n, "nobody");
+	for (size_t i = 0; keys && i < keys->n; i++) {
+		if (keys->keys[i].account == account)
+			snprintf(out, n, "key:%s", keys->keys[i].name);
+	}
 }
 
 static void gather_accounts(struct server *s, struct gathered *g)
@@ -104,7 +107,7 @@ static void gather_accounts(struct server *s, struct gathered *g)
 	size_t n = stats_pages_uids(s->pages, ids, ARRAY_SIZE(ids));
 
 	for (size_t i = 0; i < n; i++) {
-		name_account(ids[i], g->accounts[i].name, sizeof(g->accounts[i].name));
+		name_account(s->http->keys, ids[i], g->accounts[i].name, sizeof(g->accounts[i].name));
 		stats_pages_figures_of(s->pages, ids[i], &g->accounts[i].figures);
 		hold_of(s->accounts, ids[i], &g->accounts[i].holdings);
 	}
