@@ -8,6 +8,7 @@
 #include "daemon/engine/disk-store.h"
 #include "daemon/model/chat-template.h"
 #include "daemon/server/dispatch.h"
+#include "daemon/server/http-server.h"
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
 #include "daemon/server/submission.h"
@@ -356,23 +357,45 @@ struct listing {
 	bool truncated;
 };
 
-static struct msg_process *next_item(struct listing *l, const struct session *owner)
+/* One more, of this uid or account; NULL: not for this reader. */
+static struct msg_process *next_item(struct listing *l, uid_t uid)
 {
 	struct msg_process *p;
 
-	if (!l->all && owner->uid != l->reader->uid)
+	if (!l->all && uid != l->reader->uid)
 		return NULL;
 	if (l->n == KVD_PS_MAX) {
 		l->truncated = true;
 		return NULL;
 	}
 	p = &l->items[l->n++];
-	*p = (struct msg_process){
-		.session = owner->key,
-		.uid = owner->uid,
-		.pid = owner->pid > 0 ? (uint32_t)owner->pid : 0,
-		.client = owner->name,
-	};
+	*p = (struct msg_process){ .uid = uid };
+	return p;
+}
+
+static struct msg_process *next_of_session(struct listing *l, const struct session *owner)
+{
+	struct msg_process *p = next_item(l, owner->uid);
+
+	if (!p)
+		return NULL;
+	p->session = owner->key;
+	p->pid = owner->pid > 0 ? (uint32_t)owner->pid : 0;
+	p->client = owner->name;
+	return p;
+}
+
+/* Of the HTTP endpoint: the kernel names no process. */
+static struct msg_process *next_of_http(struct listing *l, uint64_t client, uid_t account)
+{
+	const struct http *http = l->reader->server->http;
+	const struct http_key *key = http ? http_keys_of(http->keys, account) : NULL;
+	struct msg_process *p = next_item(l, account);
+
+	if (!p)
+		return NULL;
+	p->session = client & ~SERVER_CLIENT_HTTP;
+	p->client = key ? key->name : "http";
 	return p;
 }
 
@@ -385,8 +408,12 @@ static void list_view(struct listing *l, const struct engine_request_view *v)
 	const struct server *server = l->reader->server;
 	const struct session *owner = server_session(server, v->client);
 	const struct served_model *model = models_of_engine(server->models, v->model);
-	struct msg_process *p = owner ? next_item(l, owner) : NULL;
+	struct msg_process *p = NULL;
 
+	if (owner)
+		p = next_of_session(l, owner);
+	else if (v->client & SERVER_CLIENT_HTTP)
+		p = next_of_http(l, v->client, v->uid);
 	/* A session that has gone takes its requests along within a step. */
 	if (!p)
 		return;
@@ -400,18 +427,18 @@ static void list_view(struct listing *l, const struct engine_request_view *v)
 	p->age_ns = v->age_ns;
 }
 
-/* What waits for a worker, or for the model. */
-static void list_waiting(struct listing *l, const struct session *owner)
+/* What waits for a worker, or for the model; owner NULL: of the HTTP endpoint. */
+static void list_waiting(struct listing *l, const struct list *submissions, const struct session *owner)
 {
-	list_for_each(e, &owner->submissions) {
+	list_for_each(e, submissions) {
 		struct submission *submission = list_entry(e, struct submission, link);
 		struct msg_process *p;
 
 		if (atomic_load(&submission->submitted))
 			continue;
-		p = next_item(l, owner);
+		p = owner ? next_of_session(l, owner) : next_of_http(l, submission->client, submission->uid);
 		if (!p)
-			return;
+			continue;
 		p->request = submission->id;
 		p->model = submission->job.model->name;
 		p->phase = "queued";
@@ -429,8 +456,12 @@ static void answer_ps(struct views_query *q)
 	l.all = server_is_admin(s->server, s->uid);
 	for (size_t i = 0; i < q->n; i++)
 		list_view(&l, &q->views[i]);
-	list_for_each(e, &s->server->sessions)
-		list_waiting(&l, list_entry(e, struct session, link));
+	list_for_each(e, &s->server->sessions) {
+		const struct session *owner = list_entry(e, struct session, link);
+
+		list_waiting(&l, &owner->submissions, owner);
+	}
+	list_waiting(&l, &s->server->http_submissions, NULL);
 	session_send(s, KVD_MSG_PS_REPLY, &(struct msg_ps_reply){
 		.id = q->message, .processes = l.items, .n_processes = l.n, .truncated = l.truncated,
 	});

@@ -771,7 +771,7 @@ static struct generation *generation_new(struct http_exchange *x, struct http_re
 	g->request = r;
 	g->n_choices = n;
 	g->quiet = true;
-	g->key = ++x->server->next_session;
+	g->key = server_http_client(x->server);
 	return g;
 }
 

@@ -311,3 +311,12 @@ const struct http_key *http_keys_find(const struct http_keys *keys, const char *
 	explicit_bzero(padded, sizeof(padded));
 	return found ? &keys->keys[found - 1] : NULL;
 }
+
+const struct http_key *http_keys_of(const struct http_keys *keys, uid_t account)
+{
+	for (size_t i = 0; keys && i < keys->n; i++) {
+		if (keys->keys[i].account == account)
+			return &keys->keys[i];
+	}
+	return NULL;
+}

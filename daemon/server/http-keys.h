@@ -59,5 +59,7 @@ CLEANUP_DEFINE(struct http_keys, http_keys_free)
 
 /* The key that is this, or NULL.  Takes as long whichever it is, and if it is none. */
 const struct http_key *http_keys_find(const struct http_keys *keys, const char *secret);
+/* The one that this account stands for; NULL: none.  keys may be NULL. */
+const struct http_key *http_keys_of(const struct http_keys *keys, uid_t account);
 
 #endif

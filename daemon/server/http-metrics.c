@@ -91,14 +91,14 @@ static void gather_own(struct server *s, struct gathered *g, uid_t account)
 
 static void name_account(const struct http_keys *keys, uid_t account, char *out, size_t n)
 {
-	if (account < ACCOUNT_ID_NOBODY)
+	const struct http_key *key = http_keys_of(keys, account);
+
+	if (key)
+		snprintf(out, n, "key:%s", key->name);
+	else if (account < ACCOUNT_ID_NOBODY)
 		snprintf(out, n, "uid:%u", (unsigned)account);
 	else
 		snprintf(out, n, "nobody");
-	for (size_t i = 0; keys && i < keys->n; i++) {
-		if (keys->keys[i].account == account)
-			snprintf(out, n, "key:%s", keys->keys[i].name);
-	}
 }
 
 static void gather_accounts(struct server *s, struct gathered *g)

@@ -17,6 +17,7 @@
 #include "ipc/base/fd.h"
 
 #define TICK_S 1
+#define SEND_BUFFER (128 << 10)	/* bytes in the kernel, which doubles them for its own needs */
 
 /* --- connections ------------------------------------------------------------------------------- */
 
@@ -24,16 +25,21 @@ static void on_accepted(void *arg, int fd)
 {
 	struct http_listener *l = arg;
 	struct http_peer peer;
-	int on = 1;
+	int on = 1, unsent = SEND_BUFFER;
 
 	if (!http_access_peer(l, fd, &peer)) {
 		log_info("http: a user that is not known here was turned away");
 		close(fd);
 		return;
 	}
-	/* Tokens are small, and each is wanted at once. */
-	if (!l->address.path)
+	/*
+	 * Tokens are small, and each is wanted at once. The kernel would keep megabytes for a client that does not
+	 * read, which nobody is charged for.
+	 */
+	if (!l->address.path) {
 		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof(unsent));
+	}
 	http_connection_new(l->http, l, fd, &peer);
 }
 

@@ -59,7 +59,7 @@ struct server {
 	struct list sessions;		/* of struct session */
 	unsigned n_sessions;		/* charged ones */
 	unsigned n_refused;		/* kept for a moment to be told why */
-	uint64_t next_session;		/* also of exchanges that generate: keys of the engine's clients */
+	uint64_t next_session;		/* keys of the engine's clients: sessions, and exchanges (server_http_client()) */
 	struct list http_submissions;	/* struct submission.link: what the workers have of the HTTP endpoint */
 	struct views_feed views;
 	struct list cache_queries;	/* on their way to the engine and back, see handle-cache.c */
@@ -84,6 +84,12 @@ bool server_is_admin(const struct server *s, uid_t uid);
 bool server_uid_is_known(const struct server *s, uid_t uid);
 /* The session with this key, or NULL. */
 struct session *server_session(const struct server *s, uint64_t key);
+/* A key for an exchange of the HTTP endpoint that has requests in the engine: with SERVER_CLIENT_HTTP set. */
+#define SERVER_CLIENT_HTTP (UINT64_C(1) << 48)
+static inline uint64_t server_http_client(struct server *s)
+{
+	return ++s->next_session | SERVER_CLIENT_HTTP;
+}
 /* Requests that wait for a worker; of one uid, or of all. */
 uint32_t server_n_waiting(const struct server *s, bool all, uid_t uid);
 /* n_sessions has changed. */

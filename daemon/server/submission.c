@@ -241,15 +241,14 @@ static int submit(struct submission *s, struct token_list *ids)
 	engine_request_free(request);
 	switch (r) {
 	case ENGINE_E_CONTEXT:
+	case ENGINE_E_TOO_BIG:
+		/* To come back later doesn't help with either. */
 		s->refusal.count = n;
 		return refuse(s, KVD_CODE_CONTEXT_LENGTH, "", "%s", diag.text);
 	case ENGINE_E_BUSY:
 		return refuse(s, KVD_CODE_BUSY, "", "the queue is full; try again later");
 	case ENGINE_E_QUOTA:
 		return refuse(s, KVD_CODE_QUOTA, "", "too many requests of this user are queued or running");
-	case ENGINE_E_TOO_BIG:
-		return refuse(s, KVD_CODE_NO_MEMORY, "", "%s", diag.text[0] ? diag.text :
-			      "the request can never fit the memory for keys and values");
 	case ENGINE_E_UNLOADED:
 		return refuse(s, KVD_CODE_UNLOADED, "", "the model was unloaded");
 	default:
