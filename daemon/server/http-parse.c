@@ -55,7 +55,7 @@ bool http_list_has(const char *value, const char *word)
 
 		value += strspn(value, " \t,");
 		length = strcspn(value, " \t,");
-		if (length == n && !strncasecmp(value, word, n))
+		if (length && length == n && !strncasecmp(value, word, n))
 			return true;
 		value += length;
 	}
