@@ -392,18 +392,101 @@ def test_no_descriptors_left(web_of, tiny_model):
 
 # --- the end ---------------------------------------------------------------------------------------
 
-def test_stop_with_connections_open(web_of, tiny_model):
-    web, d = web_of("--model", tiny_model)
-    held = [socket.create_connection(("127.0.0.1", web.port)) for _ in range(5)]
-    held[0].sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
-    held[1].sendall(GET)
-    assert held[1].recv(65536).startswith(b"HTTP/1.1 200")
-    path = d.http_socket
-    assert path.exists()
-    d.stop()
-    assert not path.exists()
-    for s in held:
-        s.close()
+SLOW = {"KVD_TEST_STEP_DELAY_MS": "20"}
+
+
+def post(body):
+    body = json.dumps(body).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+def long_one(**more):
+    return post({"prompt": "x", "max_tokens": 2000, "ignore_eos": True, **more})
+
+
+@contextlib.contextmanager
+def client(web, over):
+    if over == "tcp":
+        with raw(web) as s:
+            yield s
+    else:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(60 * PATIENCE)
+            s.connect(str(web.daemon.http_socket))
+            yield s
+
+
+@pytest.fixture(scope="module")
+def slow(tiny_model):
+    with serving("--model", tiny_model, "--kv-memory", "64M", "--threads", "1", "--max-seqs", "1",
+                 "--prefill-quantum", "4", env=SLOW) as (web, d):
+        web.daemon = d
+        yield web
+
+
+@pytest.mark.parametrize("over", ["tcp", "unix"])
+@pytest.mark.parametrize("how", ["close", "half", "reset"])
+@pytest.mark.parametrize("phase", ["queue", "prefill", "decode"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_end_of_the_stream_is_cancel(slow, over, how, phase, stream):
+    d = slow.daemon
+    d.idle()
+    with client(slow, "unix") as first, client(slow, over) as s:
+        if phase == "queue":
+            first.sendall(long_one())
+            d.until(lambda: d.status()["n_running"] == 1, "one runs")
+        prompt = "x" * 600 if phase == "prefill" else "x"
+        s.sendall(long_one(prompt=f"{over}{how}{phase}{stream}{prompt}", stream=stream))
+        d.until(lambda: d.status()["n_queued" if phase == "queue" else "n_running"] == 1, "it is there")
+        if phase == "decode":
+            made = d.status()["generated_tokens"]
+            d.until(lambda: d.status()["generated_tokens"] > made, "it is made")
+        computed = d.status()["generated_tokens"]
+        if how == "reset" and over == "tcp":
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        if how == "half":
+            s.shutdown(socket.SHUT_WR)
+        else:
+            s.close()
+        if phase == "queue":
+            d.until(lambda: d.status()["n_queued"] == 0, "it is gone")
+            assert d.status()["n_running"] == 1
+        else:
+            d.until(lambda: d.status()["n_running"] == 0, "it is gone")
+            # 2000 tokens would take forty seconds.
+            assert d.status()["generated_tokens"] - computed < 200
+    d.idle()
+
+
+def test_stop_with_requests_open(web_of, tiny_model):
+    """What streams ends with an error that says so; the rest gets 503, or the end."""
+    web, d = web_of("--model", tiny_model, "--max-seqs", "2", "--uid-requests", "16", env=SLOW)
+    web.daemon = d
+    with contextlib.ExitStack() as stack:
+        whole, stream, queued, partial, idle = (stack.enter_context(raw(web)) for _ in range(5))
+        whole.sendall(long_one())
+        stream.sendall(long_one(stream=True))
+        d.until(lambda: d.status()["n_running"] == 2, "two run")
+        queued.sendall(long_one())
+        d.until(lambda: d.status()["n_queued"] == 1, "one waits")
+        partial.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+        idle.sendall(GET)
+        assert idle.recv(65536).startswith(b"HTTP/1.1 200")
+        path = d.http_socket
+        assert path.exists()
+        d.stop()
+        assert not path.exists()
+
+        def rest(s):
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while more := s.recv(65536):
+                    got += more
+            return got
+        for s in (whole, queued):
+            assert replies(rest(s))[0][0] == 503
+        assert b'"error"' in rest(stream)
+        assert rest(partial) == rest(idle) == b""
 
 
 def test_two_daemons_on_one_address(shared, daemons):
