@@ -69,10 +69,13 @@ static void set_decode_times(struct sched_model *m)
 	}
 }
 
-static void plan_decode(struct scheduler *s, struct sched_model *m)
+uint32_t scheduler_plan_decode(struct scheduler *s, struct sched_model *m)
 {
 	uint64_t horizon = UINT64_MAX;
+	uint32_t n_rows = 0;
 
+	scheduler_for_each_active(seq, m)
+		seq->n_rows = 0;
 	set_decode_times(m);
 	list_for_each(l, &m->turns) {
 		struct sched_share *share = share_of_turn(l);
@@ -89,8 +92,10 @@ static void plan_decode(struct scheduler *s, struct sched_model *m)
 			    MIN(n, (horizon - share->decode_time) / token_time(share));
 		if (n)
 			grant_decode(share, (uint32_t)n);
+		n_rows += (uint32_t)n;
 		m->decode_end = MAX(m->decode_end, share->decode_time);
 	}
+	return n_rows;
 }
 
 /* --- prefill --- */
@@ -199,42 +204,31 @@ static void sort_turns(struct sched_model *m)
 	}
 }
 
-static void plan_prefill(struct scheduler *s, struct sched_model *m, uint32_t budget)
+uint32_t scheduler_plan_prefill(struct scheduler *s, struct sched_model *m, uint32_t quantum)
 {
+	uint32_t budget = MIN(quantum, s->quantum), left = budget;
 	uint64_t weights;
 
 	s->logits_left = s->logits_quantum;
 	set_prefill_times(s, m);
 	sort_turns(m);
-	while (budget && (weights = weights_with_demand(s, m)))
-		budget = divide(s, m, budget, weights);
+	while (left && (weights = weights_with_demand(s, m)))
+		left = divide(s, m, left, weights);
 	list_for_each(l, &m->turns)
 		m->prefill_end = MAX(m->prefill_end, share_of_turn(l)->prefill_time);
+	return budget - left;
 }
 
-/* --- both --- */
-
-uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m, uint32_t quantum)
+bool scheduler_prefills(struct sched_model *m, uint32_t *position)
 {
-	uint32_t n_rows = 0;
+	bool any = false;
 
-	scheduler_for_each_active(seq, m)
-		seq->n_rows = 0;
-	plan_decode(s, m);
-	plan_prefill(s, m, MIN(quantum, s->quantum));
-	scheduler_for_each_active(seq, m)
-		n_rows += seq->n_rows;
-	return n_rows;
-}
-
-uint32_t scheduler_n_decoding(struct sched_model *m, bool *prefills)
-{
-	uint32_t n = 0;
-
-	*prefills = false;
+	*position = 0;
 	scheduler_for_each_active(seq, m) {
-		n += decodes(seq);
-		*prefills |= !decodes(seq);
+		if (decodes(seq))
+			continue;
+		any = true;
+		*position = MAX(*position, seq->n_computed);
 	}
-	return n;
+	return any;
 }

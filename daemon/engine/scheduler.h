@@ -179,14 +179,18 @@ struct sched_seq *scheduler_short_of_blocks(struct sched_model *m);
 
 /* scheduler-plan.c */
 /*
- * Sets n_rows of every active sequence of the model: one for some of those that have one token to compute, and
- * at most quantum (up to the scheduler's) in all for those that have more, shared by weight between uids and first
- * come, first served inside one; of these at most logits_quantum in all with logits, where who is behind comes
- * first.  Returns the sum, which is not 0 where there is anything to do and a quantum for it.
+ * Sets n_rows of every active sequence of the model, in two parts: one for some of those that have one token to
+ * compute, and 0 for all others; returns how many, not 0 where there are any.
  */
-uint32_t scheduler_plan(struct scheduler *s, struct sched_model *m, uint32_t quantum);
-/* What the next plan will meet: how many sequences have one token to compute; whether any has more. */
-uint32_t scheduler_n_decoding(struct sched_model *m, bool *prefills);
+uint32_t scheduler_plan_decode(struct scheduler *s, struct sched_model *m);
+/*
+ * Then at most quantum (up to the scheduler's) in all for those that have more, shared by weight between uids and
+ * first come, first served inside one; of these at most logits_quantum in all with logits, where who is behind
+ * comes first.  Returns how many, not 0 where there are any, and a quantum.
+ */
+uint32_t scheduler_plan_prefill(struct scheduler *s, struct sched_model *m, uint32_t quantum);
+/* Whether any has more than one token to compute; *position: how many the furthest of them has behind it. */
+bool scheduler_prefills(struct sched_model *m, uint32_t *position);
 
 /* All active sequences of a model, uid by uid; the body must not move any. */
 #define scheduler_for_each_active(seq, m) \

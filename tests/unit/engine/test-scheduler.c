@@ -22,6 +22,13 @@ static void start(struct scheduler *s, uint32_t max_seqs, uint32_t quantum)
 	scheduler_init_model(&model, 4);
 }
 
+static uint32_t plan(struct scheduler *s, struct sched_model *m)
+{
+	uint32_t n = scheduler_plan_decode(s, m);
+
+	return n + scheduler_plan_prefill(s, m, UINT32_MAX);
+}
+
 static struct sched_seq *add_to(struct scheduler *s, struct sched_model *m, struct sched_seq *seq, uid_t uid,
 				uint32_t n_tokens)
 {
@@ -262,7 +269,7 @@ static void test_plans(void **state)
 				seqs[i].n_computed = seqs[i].n_tokens - 1;
 		}
 		for (int step = 0; step < 3; step++) {
-			check_plan(seqs, n, quantum, scheduler_plan(&s, &model, UINT32_MAX));
+			check_plan(seqs, n, quantum, plan(&s, &model));
 			for (size_t i = 0; i < n; i++) {
 				seqs[i].n_computed += seqs[i].n_rows;
 				seqs[i].n_tokens += seqs[i].n_computed == seqs[i].n_tokens;
@@ -307,7 +314,7 @@ static void test_logits(void **state)
 			scheduler_activate(&s, seq);
 		}
 		for (int step = 0; n_left; step++) {
-			uint32_t n_rows = scheduler_plan(&s, &model, UINT32_MAX), n_logits = 0, rows = 0, n_plain = 0;
+			uint32_t n_rows = plan(&s, &model), n_logits = 0, rows = 0, n_plain = 0;
 
 			assert_true(step < 12 * 62);
 			for (size_t i = 0; i < n; i++) {
@@ -347,7 +354,7 @@ static void test_prefill_turns(void **state)
 		scheduler_activate(&s, &seqs[i]);
 	}
 	for (int step = 0; step < 300; step++) {
-		assert_int_equal(scheduler_plan(&s, &model, UINT32_MAX), 1);
+		assert_int_equal(plan(&s, &model), 1);
 		for (size_t i = 0; i < 6; i++)
 			seqs[i].n_computed += seqs[i].n_rows;
 	}
@@ -388,7 +395,7 @@ static void test_two_models(void **state)
 	for (int step = 0; step < 100; step++) {
 		struct sched_model *m = step % 2 ? &other : &model;
 
-		assert_int_equal(scheduler_plan(&s, m, UINT32_MAX), 1);
+		assert_int_equal(plan(&s, m), 1);
 		scheduler_for_each_active(seq, m)
 			seq->n_computed += seq->n_rows;
 	}
