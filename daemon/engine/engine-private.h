@@ -15,6 +15,7 @@
  *   step.c       one ragged batch through the model, and its tokens
  *   delivery.c   events to sinks; parking; how requests end
  *   pulse.c      deadlines; what others may know of how it gets on
+ *   gap.c        how much is done beside sequences that decode; see pace.h
  *   cache-control.c  what people ask of the cache; disk-control.c  of what is on disk
  *   share.c, export.c, import.c, verify.c    its bytes go out, come in, and are computed again; see share.h
  *
@@ -31,6 +32,7 @@
 #include "daemon/cache/store-identity.h"
 #include "daemon/cache/tree.h"
 #include "daemon/engine/engine.h"
+#include "daemon/engine/pace.h"
 #include "daemon/engine/request.h"
 #include "daemon/engine/scheduler.h"
 #include "daemon/model/tokenizer.h"
@@ -52,6 +54,7 @@ struct step_entry {
 	uint32_t n_prompt_logits;	/* ... those of the prompt; then, if it has one, the last's */
 	uint32_t first_hidden, n_hidden;	/* of its rows with hidden states */
 	bool generates;
+	bool decodes;			/* one token, and no more */
 };
 
 /* What models have in a chunk of the pool, see reclaim.c. */
@@ -86,6 +89,8 @@ struct engine_model {
 	struct sched_model sched;
 	struct engine_model_stats stats;
 	uint64_t last_step_ns;
+	struct pace pace;
+	uint32_t n_decode;		/* rows of decoding in its last plan */
 
 	/* under the engine's lock */
 	struct list removal_link;	/* in engine.removals */
@@ -101,7 +106,7 @@ struct engine {
 	/* fixed */
 	struct kb_backend *be;
 	struct accounts *accounts;
-	uint32_t block_tokens, max_queue;
+	uint32_t block_tokens, max_queue, gap_ratio;
 	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
 	uint64_t number_key;		/* see cache-control.c */
@@ -122,6 +127,7 @@ struct engine {
 	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */
 	struct list finished;		/* to be released at the end of the round */
 	struct heap deadlines;		/* of requests that have one, the next first */
+	uint64_t step_end_ns;		/* when the last step ended */
 	uint64_t last_end_ns;		/* when a request that had been admitted ended */
 	struct sink *dirty;		/* to be flushed */
 	struct engine_stats stats;
@@ -325,6 +331,14 @@ void engine_finish(struct engine *e, struct engine_request *r, enum sink_finish 
 void engine_fail(struct engine *e, struct engine_request *r, enum sink_error code, const char *text);
 /* Flushes sinks, then lets go of requests that ended. */
 void engine_settle(struct engine *e);
+
+/* gap.c */
+/* As much as may be has been done since the last step, if anybody waits for the next. */
+bool engine_gap_used(const struct engine *e);
+/* Prompt tokens that the model's step may have; its furthest prompt is at that position, its decoding is planned. */
+uint32_t engine_gap_tokens(const struct engine *e, const struct engine_model *em, uint32_t position);
+/* The model's step took so long. */
+void engine_gap_note(struct engine *e, struct engine_model *em, const struct kb_batch *b, uint64_t ns);
 
 /* pulse.c */
 /* The thread begins something that may take long. */

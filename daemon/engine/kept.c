@@ -17,6 +17,7 @@
 #define CHUNKS_MIN 16u
 /* Verified in one round beside running sequences: at some 10 GB/s they lose 10 ms. */
 #define VERIFY_BYTES (UINT64_C(96) << 20)
+#define VERIFY_PART_BYTES (UINT64_C(8) << 20)	/* of it, between two looks at the time */
 
 static int no_pool(struct diag *diag, int err, uint64_t bytes)
 {
@@ -197,13 +198,19 @@ void engine_kept_adopt(struct engine *e)
 bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now)
 {
 	uint32_t max = e->sched.n_active ? (uint32_t)MAX(VERIFY_BYTES / r->model->block_bytes, 1u) : UINT32_MAX;
-	uint32_t n = tree_verify(&r->path, r->tokens, engine_prefix_n_lookup(r), now, max);
+	uint32_t part = MIN(max, (uint32_t)MAX(VERIFY_PART_BYTES / r->model->block_bytes, 1u));
 	struct tree_stats stats;
+	uint64_t n = 0;
+	bool more;
 
+	do {
+		more = tree_verify(&r->path, r->tokens, engine_prefix_n_lookup(r), now, part) == part;
+		n += part;
+	} while (more && n < max && !engine_gap_used(e));
 	tree_stats(r->model->tree, &stats);
 	if (stats.kept_damaged && !r->model->kept_damage_told) {
 		r->model->kept_damage_told = true;
 		tell(e, "%s: blocks of its cache in memory are damaged, and computed again", r->model->name);
 	}
-	return n == max;
+	return more;
 }

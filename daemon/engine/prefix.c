@@ -9,7 +9,7 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
-/* In one round beside running sequences: at some 500 MB/s, with what must make room, they lose some 15 ms. */
+/* In one round beside running sequences, at most: at some 500 MB/s, with what must make room, some 15 ms. */
 #define RESTORE_BYTES (UINT64_C(8) << 20)
 
 static struct engine_request *request_of_path(struct tree_path *path)
@@ -157,11 +157,12 @@ bool engine_prefix_restore(struct engine *e, struct engine_request *r, uint64_t 
 {
 	uint32_t block_tokens = r->model->block_tokens, max = UINT32_MAX, n = 0;
 	struct tree_match match;
+	bool later = false;
 
 	if (e->sched.n_active)
 		max = (uint32_t)MAX(RESTORE_BYTES / r->model->block_bytes, 1u);
 	tree_lookup(&r->path, r->tokens, engine_prefix_n_lookup(r), false, NULL, 0, now, &match);
-	for (; n < MIN(match.n_stored, max); n++) {
+	for (; n < match.n_stored && !later; n++) {
 		const int32_t *tokens = r->tokens + (size_t)tree_path_n_blocks(&r->path) * block_tokens;
 		uint32_t block;
 		int err;
@@ -172,9 +173,10 @@ bool engine_prefix_restore(struct engine *e, struct engine_request *r, uint64_t 
 		pool_block_unref(r->model->root, block);	/* the tree's own keeps it */
 		if (err)
 			break;
+		later = n + 1 == max || engine_gap_used(e);
 	}
 	tree_path_reset(&r->path, clock_ns());
-	return n == max && match.n_stored > max;
+	return later && n < match.n_stored;
 }
 
 void engine_prefix_claim(struct engine_request *r)

@@ -31,6 +31,7 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 	b->n_rows += seq->n_rows;
 	*entry = (struct step_entry){
 		.request = r, .first_logits = b->n_logits, .generates = wants_logits(r),
+		.decodes = seq->n_tokens - seq->n_computed == 1,
 		.first_hidden = b->n_hidden,
 	};
 	for (uint32_t p = MAX(first, seq->logits_from); p < MIN(end, seq->logits_to); p++) {
@@ -69,7 +70,10 @@ static int run_batch(struct engine *e, struct engine_model *em, const struct kb_
 	if (!err)
 		err = e->be->ops->step_wait(em->ws);
 	em->last_step_ns = begin;
-	ns = clock_ns() - begin;
+	e->step_end_ns = clock_ns();
+	ns = e->step_end_ns - begin;
+	if (!err)
+		engine_gap_note(e, em, b, ns);
 	e->stats.busy_ns += ns;
 	em->stats.busy_ns += ns;
 	e->stats.steps++;
@@ -210,13 +214,24 @@ static void fail_batch(struct engine *e, const struct kb_batch *b, int err)
 		engine_fail(e, e->entries[i].request, code, "the model's step failed");
 }
 
+/* Rows of the step. */
+static uint32_t plan(struct engine *e, struct engine_model *em)
+{
+	uint32_t position;
+
+	em->n_decode = scheduler_plan_decode(&e->sched, &em->sched);
+	if (!scheduler_prefills(&em->sched, &position))
+		return em->n_decode;
+	return em->n_decode + scheduler_plan_prefill(&e->sched, &em->sched, engine_gap_tokens(e, em, position));
+}
+
 void engine_step(struct engine *e, struct engine_model *em)
 {
 	struct kb_batch batch;
 	int err;
 
 	engine_provide_blocks(e, em);
-	if (!scheduler_plan(&e->sched, &em->sched, e->sched.quantum))
+	if (!plan(e, em))
 		return;
 	build_batch(e, em, &batch);
 	err = run_batch(e, em, &batch);
