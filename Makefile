@@ -12,6 +12,7 @@
 #   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
 #   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
 #   make bench-restart   the first token after a restart
+#   make bench-fair      what users, and other processes, do to each other
 #   make bench-disk     what writing the cache to disk costs
 #   make bench-http     the same streams through HTTP and through shared memory
 #   make install         honours DESTDIR, prefix, libdir, ...
@@ -281,6 +282,9 @@ bench-disk: $(KVD)
 bench-http: $(KVD) $(KVD_TIMES) $(STREAM_LOAD)
 	tests/bench/bench-http --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
+bench-fair: $(KVD)
+	tests/bench/bench-fair --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
+
 bench-restart: $(KVD) $(BUILD)/tests/tools/pass-fds
 	tests/bench/bench-restart --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
@@ -331,6 +335,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-disk bench-http lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-fair bench-disk bench-http lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -4,7 +4,7 @@
 #include "ipc/base/checked.h"
 
 #define CLIP 2.0
-/* Of how much a figure is off, what is put down to the device's speed as it is now, if slower, if faster; and to the class. */
+/* Of how much a figure is off, what is put down to the device's speed now, if slower, if faster; and to the class. */
 #define SLOWER 0.5
 #define FASTER 0.25
 #define CLASS 0.125

@@ -164,7 +164,8 @@ static void test_all_options(void **state)
 	assert_int_equal(parse(&c,
 			       ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
 				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto",
-				    "--attention-mass", "no", "--fairness", "none", "--prefill-ratio", "5", "--fair-weights", "7:50"),
+				    "--attention-mass", "no", "--fairness", "none",
+				    "--prefill-ratio", "5", "--fair-weights", "7:50"),
 			       &diag),
 			 0);
 	assert_true(c.server.no_cache);

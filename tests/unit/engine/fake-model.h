@@ -82,6 +82,7 @@ static struct {
 	uint32_t max_seqs_seen, max_prefill_rows_seen;
 	uint64_t n_rows_seen, n_logits_seen, n_hidden_seen, n_mass_seen;
 	bool no_room;			/* for attention mass */
+	void (*ran)(const struct kb_batch *b);	/* at the end of each step; NULL: nothing */
 } fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
 static void fake_reset(uint32_t quantum)
@@ -95,6 +96,7 @@ static void fake_reset(uint32_t quantum)
 	fake.max_seqs_seen = fake.max_prefill_rows_seen = 0;
 	fake.n_rows_seen = fake.n_logits_seen = fake.n_hidden_seen = fake.n_mass_seen = 0;
 	fake.no_room = false;
+	fake.ran = NULL;
 }
 
 /* Lets the engine finish n more steps. */
@@ -322,6 +324,8 @@ static void fake_run(struct kb_workspace *ws)
 				fake_hidden(hash, ws->hidden + FAKE_N_EMBD * next_hidden++);
 		}
 	}
+	if (fake.ran)
+		fake.ran(b);
 }
 
 static int fake_step_wait(struct kb_workspace *ws)
