@@ -58,9 +58,12 @@ def generated(c):
     return found
 
 
-def shares(d, n):
-    """{uid: tokens} while the first of them makes n."""
+def shares(d, n, n_places=16):
+    """{uid: tokens} while the first of them makes n; when so many decode."""
     with d.client() as c:
+        # All that have a place have their prompts behind them.
+        d.until(lambda: sorted(p["phase"] for p in c.call(k.PS)["processes"] if p["phase"] not in ("queued", "parked"))
+                == ["decode"] * n_places, "places taken")
         before = generated(c)
         d.until(lambda: sum(generated(c)[ONE].values()) >= sum(before[ONE].values()) + n, "tokens", 60)
         after = generated(c)
@@ -86,7 +89,7 @@ def test_weights(served, peers):
     d = served("--fair-weights", f"{ONE}:300")
     peers(d, MANY, 5)
     peers(d, ONE, 7)
-    got, _, _ = shares(d, 300)
+    got, _, _ = shares(d, 300, 12)
     assert abs(got[ONE] - 3 * got[MANY]) <= 4, got
 
 
