@@ -242,7 +242,7 @@ def serving(*options, **kw):
     with tempfile.TemporaryDirectory(prefix="kvd-test-") as folder:
         d = Daemon(folder, "--http", "127.0.0.1:0", "--http", f"unix:{folder}/http.sock", *options, **kw)
         try:
-            yield webclient.Web(d.http_port), d
+            yield webclient.Web(d.http_port, d.http_socket), d
             d.stop()
         finally:
             if not d.stopped:

@@ -4,6 +4,7 @@ import http.client
 import json
 import pathlib
 import socket
+import unicodedata
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 DOCUMENT = json.loads((ROOT / "daemon/server/openapi.json").read_text(encoding="utf-8"))
@@ -32,7 +33,7 @@ class Answer:
         error = self.json["error"]
         assert set(error) == {"message", "type", "param", "code"} and error["message"] and error["type"], error
         for text in error.values():
-            assert text is None or text.isprintable(), error
+            assert text is None or not any(unicodedata.category(c) == "Cc" for c in text), error
         return error
 
     @property
