@@ -5,6 +5,7 @@
 #include "daemon/server/http-exchange.h"
 #include "daemon/server/http-server.h"
 #include "daemon/server/server-internal.h"
+#include "daemon/server/watch.h"
 
 void http_get_health(struct http_exchange *x)
 {
@@ -13,6 +14,9 @@ void http_get_health(struct http_exchange *x)
 	if (models_starting(models)) {
 		http_reply_error(x, &(struct http_error){ .status = 503, .code = "loading", .retry_after_s = 1 },
 				 "models are loading, %u %%", models_percent(models));
+	} else if (watch_is_stuck(x->server->watch)) {
+		http_reply_error(x, &(struct http_error){ .status = 503, .code = "stuck", .retry_after_s = 10 },
+				 "the engine does not get on");
 	} else {
 		http_reply_json(x, 200, json_pack("{s:s, s:i}", "status", "ok", "models", (int)models_count(models)));
 	}

@@ -31,6 +31,7 @@ struct fdstore;
 struct http;
 struct life;
 struct session;
+struct watch;
 
 struct server {
 	struct server_config config;
@@ -55,6 +56,7 @@ struct server {
 	struct http *http;		/* NULL: there is no HTTP endpoint */
 	int signal_fd;
 	struct event *signal_event, *stats_timer, *idle_timer;
+	struct watch *watch;		/* of the engine */
 
 	struct list sessions;		/* of struct session */
 	unsigned n_sessions;		/* charged ones */

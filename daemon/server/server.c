@@ -21,6 +21,7 @@
 #include "daemon/server/server-internal.h"
 #include "daemon/server/session.h"
 #include "daemon/server/submission.h"
+#include "daemon/server/watch.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/fd.h"
 
@@ -418,6 +419,14 @@ static int load_models(struct server *s, struct diag *diag)
 	return r;
 }
 
+static uint64_t stuck_ns(void *arg)
+{
+	const struct server *s = arg;
+	struct engine *engine = models_engine(s->models);
+
+	return engine ? engine_stuck_ns(engine) : 0;
+}
+
 static int set_up(struct server *s, struct diag *diag)
 {
 	int r;
@@ -454,6 +463,8 @@ static int set_up(struct server *s, struct diag *diag)
 		r = workers_new(&s->share_workers, s->mailbox, SHARE_QUEUE_MAX);
 	if (!r)
 		r = load_models(s, diag);
+	if (!r)
+		r = watch_new(&s->watch, s->base, s->config.stuck_limit_s, stuck_ns, s);
 	if (!r && s->http)
 		r = http_start(s->http);
 	return r;
@@ -549,6 +560,7 @@ void server_free(struct server *s)
 	if (s->mailbox)
 		mailbox_deliver(s->mailbox);
 	http_free(s->http);
+	watch_free(s->watch);
 	models_free(s->models);
 	workers_free(s->workers);
 	workers_free(s->share_workers);
