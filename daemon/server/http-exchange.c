@@ -17,6 +17,7 @@
 #include "ipc/base/utf8.h"
 
 #define MESSAGE_MAX 512
+#define HEAD_MAX 512
 
 /* --- what a status is called and means (RFC 9110, 15; RFC 6585) ---------------------------- */
 
@@ -73,7 +74,8 @@ int http_header(struct http_exchange *x, const char *name, const char *value)
 	return 0;
 }
 
-static void add_date(struct evbuffer *out)
+/* "Date: ...", or nothing; at most n bytes. */
+static void put_date(char *out, size_t n)
 {
 	static const char *const days[] = { "Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat" };
 	static const char *const months[] = { "Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -81,31 +83,36 @@ static void add_date(struct evbuffer *out)
 	time_t now = time(NULL);
 	struct tm t;
 
+	out[0] = '\0';
 	if (gmtime_r(&now, &t))
-		evbuffer_add_printf(out, "Date: %s, %02d %s %d %02d:%02d:%02d GMT\r\n", days[t.tm_wday], t.tm_mday,
-				    months[t.tm_mon], t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
+		snprintf(out, n, "Date: %s, %02d %s %d %02d:%02d:%02d GMT\r\n", days[t.tm_wday], t.tm_mday,
+			 months[t.tm_mon], t.tm_year + 1900, t.tm_hour, t.tm_min, t.tm_sec);
 }
 
-/* length: of the body; -1: it comes in chunks, -2: it lasts until the end of the connection. */
+/*
+ * length: of the body; -1: it comes in chunks, -2: it lasts until the end of the connection.  All of it, or the
+ * connection breaks.
+ */
 static void add_head(struct http_exchange *x, unsigned status, const char *content_type, long long length)
 {
 	struct http_connection *c = x->connection;
-	struct evbuffer *out = c->out;
+	char date[64], size[64] = "", text[HEAD_MAX];
+	int n;
 
-	evbuffer_add_printf(out, "HTTP/1.1 %u %s\r\n", status, row_of(status)->reason);
-	add_date(out);
-	if (content_type)
-		evbuffer_add_printf(out, "Content-Type: %s\r\n", content_type);
+	put_date(date, sizeof(date));
 	if (status == 204)
 		length = -2;
 	if (length >= 0)
-		evbuffer_add_printf(out, "Content-Length: %lld\r\n", length);
+		snprintf(size, sizeof(size), "Content-Length: %lld\r\n", length);
 	else if (length == -1)
-		evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n");
-	evbuffer_add_printf(out, "Connection: %s\r\n", c->keep ? "keep-alive" : "close");
-	if (x->headers)
-		evbuffer_add_buffer(out, x->headers);
-	evbuffer_add(out, "\r\n", 2);
+		snprintf(size, sizeof(size), "Transfer-Encoding: chunked\r\n");
+	n = snprintf(text, sizeof(text), "HTTP/1.1 %u %s\r\n%s%s%s%s%sConnection: %s\r\n", status,
+		     row_of(status)->reason, date, content_type ? "Content-Type: " : "",
+		     content_type ? content_type : "", content_type ? "\r\n" : "", size,
+		     c->keep ? "keep-alive" : "close");
+	if (n < 0 || (size_t)n >= sizeof(text) || evbuffer_add(c->out, text, (size_t)n) < 0 ||
+	    (x->headers && evbuffer_add_buffer(c->out, x->headers) < 0) || evbuffer_add(c->out, "\r\n", 2) < 0)
+		http_connection_break(c);
 }
 
 const char *http_request_header(const struct http_exchange *x, const char *name)
@@ -147,11 +154,26 @@ void http_reply(struct http_exchange *x, unsigned status, const char *content_ty
 	http_connection_replied(c);
 }
 
+/* json_dumps() of jansson 2.14 leaves out what it has no memory for; this finds the size first, and then needs none. */
+char *http_json_text(json_t *json)
+{
+	size_t flags = JSON_COMPACT | JSON_ENSURE_ASCII, n = json ? json_dumpb(json, NULL, 0, flags) : 0;
+	char *text = n ? malloc(n + 1) : NULL;
+
+	if (text && json_dumpb(json, text, n, flags) != n) {
+		free(text);
+		text = NULL;
+	}
+	if (text)
+		text[n] = '\0';
+	json_decref(json);
+	return text;
+}
+
 void http_reply_json(struct http_exchange *x, unsigned status, json_t *json)
 {
-	_cleanup_(freep) char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+	_cleanup_(freep) char *text = http_json_text(json);
 
-	json_decref(json);
 	if (text)
 		http_reply(x, status, "application/json", text, strlen(text));
 	else
@@ -173,11 +195,8 @@ static void write_message(char *out, size_t n, const char *fmt, va_list args)
 
 void http_reply_error(struct http_exchange *x, const struct http_error *e, const char *fmt, ...)
 {
-	static const char no_memory[] = "{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\","
-					"\"param\":null,\"code\":null}}";
 	_cleanup_(freep) char *text = NULL;
 	char message[MESSAGE_MAX], seconds[16];
-	json_t *json;
 	va_list args;
 
 	va_start(args, fmt);
@@ -187,13 +206,11 @@ void http_reply_error(struct http_exchange *x, const struct http_error *e, const
 		snprintf(seconds, sizeof(seconds), "%u", e->retry_after_s);
 		http_header(x, "Retry-After", seconds);
 	}
-	json = http_error_object(e, message);
-	text = json ? json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
-	json_decref(json);
+	text = http_json_text(http_error_object(e, message));
 	if (text)
 		http_reply(x, e->status, "application/json", text, strlen(text));
 	else
-		http_reply(x, 500, "application/json", no_memory, sizeof(no_memory) - 1);
+		http_reply(x, 500, "application/json", HTTP_ERROR_NO_MEMORY, strlen(HTTP_ERROR_NO_MEMORY));
 }
 
 void http_refuse(struct http_exchange *x, const struct http_error *e, const char *fmt, ...)

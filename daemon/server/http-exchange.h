@@ -108,6 +108,11 @@ void http_stream_write(struct http_exchange *x, const void *data, size_t n);
 size_t http_stream_pending(const struct http_exchange *x);
 void http_stream_end(struct http_exchange *x);
 
+/* The text of one that needs no memory. */
+#define HTTP_ERROR_NO_MEMORY \
+	"{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}"
+/* The text of a JSON value, malloc'd; takes the reference over.  NULL: no memory, or there was no value. */
+char *http_json_text(json_t *json);
 /* What an error object looks like, for events in a stream.  NULL: no memory. */
 json_t *http_error_object(const struct http_error *e, const char *message);
 

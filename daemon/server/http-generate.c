@@ -103,13 +103,11 @@ static void fail(struct generation *g, const struct http_refusal *why)
 		http_reply_refusal(x, why);
 	} else {
 		struct http_error e = http_refusal_error(why);
-		json_t *json = http_error_object(&e, why->message.text);
-		_cleanup_(freep) char *text = json ? json_dumps(json, JSON_COMPACT | JSON_ENSURE_ASCII) : NULL;
+		_cleanup_(freep) char *text = http_json_text(http_error_object(&e, why->message.text));
 		struct http_writer w = { 0 };
 
-		json_decref(json);
 		http_put_text(&w, "data: ");
-		http_put_text(&w, text ? text : "{\"error\":{\"message\":\"out of memory\"}}");
+		http_put_text(&w, text ? text : HTTP_ERROR_NO_MEMORY);
 		http_put_text(&w, "\n\n");
 		http_stream_write(x, w.data, w.n);
 		http_writer_deinit(&w);

@@ -61,7 +61,7 @@ struct server {
 	struct list sessions;		/* of struct session */
 	unsigned n_sessions;		/* charged ones */
 	unsigned n_refused;		/* kept for a moment to be told why */
-	uint64_t next_session;		/* keys of the engine's clients: sessions, and exchanges (server_http_client()) */
+	uint64_t next_session;		/* keys of the engine's clients: sessions, exchanges (server_http_client()) */
 	struct list http_submissions;	/* struct submission.link: what the workers have of the HTTP endpoint */
 	struct views_feed views;
 	struct list cache_queries;	/* on their way to the engine and back, see handle-cache.c */

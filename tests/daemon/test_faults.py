@@ -172,6 +172,9 @@ class Scenario:
         c.cancel(rid)
         return self.check(c.collect(rid, timeout=30 * PATIENCE)[rid]).reason
 
+    def connect(self):
+        return self.daemon.client()
+
     def run(self):
         """Every step answers as it should or is refused; how many were."""
         refused = 0
@@ -180,7 +183,7 @@ class Scenario:
             for name, step in list(self.steps(None)):
                 try:
                     if c is None:
-                        c = self.daemon.client()
+                        c = self.connect()
                     got = dict(self.steps(c))[name]()
                 except k.Refused:
                     refused += 1
