@@ -106,7 +106,7 @@ struct engine {
 	/* fixed */
 	struct kb_backend *be;
 	struct accounts *accounts;
-	uint32_t block_tokens, max_queue, gap_ratio;
+	uint32_t block_tokens, max_queue, gap_percent;
 	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
 	uint64_t number_key;		/* see cache-control.c */

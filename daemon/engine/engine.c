@@ -620,7 +620,7 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	e->accounts = config->accounts;
 	e->block_tokens = config->block_tokens ? config->block_tokens : 16;
 	e->max_queue = config->max_queue ? config->max_queue : 1024;
-	e->gap_ratio = config->gap_ratio;
+	e->gap_percent = config->gap_percent;
 	e->no_cache = config->no_cache;
 	e->kept_event = config->kept_event;
 	e->kept_event_arg = config->kept_event_arg;

@@ -52,10 +52,10 @@ struct engine_config {
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
 	uint32_t max_queue;		/* waiting requests; 0: 1024 */
 	/*
-	 * A step that has prompt tokens beside decoding takes at most about so many times as long as one without, as
-	 * far as measured times tell, if its quantum allows more; 0: it has the whole quantum.
+	 * A step that has prompt tokens beside decoding takes at most about so many percent of the time of one without,
+	 * 100 at least, as far as measured times tell, if its quantum allows more; 0: it has the whole quantum.
 	 */
-	uint32_t gap_ratio;
+	uint32_t gap_percent;
 	bool attention_mass;		/* measure what blocks draw, for eviction, where the backend can */
 	/* Where blocks are kept for good, the engine's alone until it is freed, and outlives it; NULL: nowhere. */
 	struct store *store;

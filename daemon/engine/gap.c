@@ -2,7 +2,7 @@
 /*
  * What is done beside sequences that decode, so that their tokens keep coming: between two of their steps the
  * prompts, and what admission brings back from the host tier or verifies, take no longer than a step without all that
- * takes, times the configured ratio less one.  Models take turns: with several at work each keeps to that by itself.
+ * takes, times the configured percentage less 100.  Models take turns: with several at work each keeps to that by itself.
  */
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
@@ -15,9 +15,9 @@ static uint64_t beside(const struct engine *e, const struct engine_model *em)
 {
 	uint64_t decode = pace_decode_ns(&em->pace, em->n_decode), all;
 
-	if (!checked_mul_u64(decode, e->gap_ratio, &all))
+	if (!checked_mul_u64(decode, e->gap_percent, &all))
 		return UINT64_MAX;
-	return MAX(all, decode ? GAP_FLOOR_NS : 0) - decode;
+	return MAX(all / 100, decode ? GAP_FLOOR_NS : 0) - decode;
 }
 
 /* In all, between two steps; UINT64_MAX: nobody waits for the next one. */
@@ -25,7 +25,7 @@ static uint64_t gap_ns(const struct engine *e)
 {
 	uint64_t ns = UINT64_MAX;
 
-	if (!e->gap_ratio)
+	if (!e->gap_percent)
 		return ns;
 	list_for_each(l, &e->models) {
 		const struct engine_model *em = list_entry(l, struct engine_model, link);

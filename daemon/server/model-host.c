@@ -131,7 +131,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.block_tokens = h->config->block_tokens,
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,
-		.gap_ratio = h->config->prefill_ratio,
+		.gap_percent = h->config->prefill_ratio,
 		.max_queue = h->config->max_queue,
 		.attention_mass = h->config->attention_mass,
 		.store = h->store,

@@ -41,7 +41,7 @@ struct server_config {
 	uint32_t max_seqs;
 	uint32_t n_threads;		/* 0: the CPUs that the process may use */
 	uint32_t prefill_quantum;
-	uint32_t prefill_ratio;		/* see engine_config.gap_ratio */
+	uint32_t prefill_ratio;		/* see engine_config.gap_percent */
 	uint32_t stuck_limit_s;		/* see watch.h */
 	uint32_t idle_exit_s;		/* 0: never */
 	bool attention_mass;		/* of blocks, measured for eviction */

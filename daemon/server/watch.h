@@ -3,8 +3,8 @@
  * watch.h - notices an engine that does not get on, and tells the service manager's watchdog while it does.
  *
  * A line in the log when it has been at one step or command for too long, and one when it goes on.  Where the manager
- * has a watchdog (WATCHDOG_USEC, see sd_watchdog_enabled(3)), it hears from us in half of its time as long as the loop runs
- * and the engine is not stuck.
+ * has a watchdog (WATCHDOG_USEC, see sd_watchdog_enabled(3)), it hears from us in half of its time as long as the
+ * loop runs and the engine is not stuck.
  *
  * Thread: the loop thread.
  */

@@ -165,12 +165,12 @@ static void test_all_options(void **state)
 			       ARGS("--model", "a", "--no-cache", "--deterministic", "--idle-exit", "30",
 				    "--prefill-quantum", "7", "--device", "auto", "--ctx", "auto",
 				    "--attention-mass", "no", "--fairness", "none",
-				    "--prefill-ratio", "5", "--fair-weights", "7:50"),
+				    "--prefill-ratio", "500", "--fair-weights", "7:50"),
 			       &diag),
 			 0);
 	assert_true(c.server.no_cache);
 	assert_true(c.server.no_fairness);
-	assert_int_equal(c.server.prefill_ratio, 5);
+	assert_int_equal(c.server.prefill_ratio, 500);
 	assert_string_equal(c.server.fair_weights, "7:50");
 	assert_false(c.server.attention_mass);
 	assert_int_equal(c.server.idle_exit_s, 30);
