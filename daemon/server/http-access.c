@@ -14,7 +14,6 @@
 #include "ipc/base/account.h"
 #include "ipc/fdpass.h"
 
-#define WEIGHT 100	/* one user's */
 
 /* --- who has connected ------------------------------------------------------------------------- */
 
@@ -24,7 +23,7 @@ static bool set_uid(const struct server *server, uid_t uid, uint32_t groups, str
 		return false;
 	*out = (struct http_peer){
 		.kind = HTTP_PEER_UID, .account = uid, .is_admin = server_is_admin(server, uid), .groups = groups,
-		.weight = WEIGHT,
+		.weight = fair_weight(&server->weights, uid),
 	};
 	namespace_own(uid, out->own);
 	return true;
@@ -43,7 +42,7 @@ bool http_access_peer(const struct http_listener *l, int fd, struct http_peer *o
 	/* Which groups somebody is in, the kernel does not say of these. */
 	if (!l->asks_key && http_peer_find(&http->finder, fd, &uid) == 0)
 		return set_uid(server, uid, 0, out);
-	*out = (struct http_peer){ .kind = HTTP_PEER_NOBODY, .account = ACCOUNT_ID_NOBODY, .weight = WEIGHT };
+	*out = (struct http_peer){ .kind = HTTP_PEER_NOBODY, .account = ACCOUNT_ID_NOBODY, .weight = FAIR_WEIGHT };
 	return true;
 }
 
