@@ -133,7 +133,7 @@ void http_get_openapi(struct http_exchange *x);		/* http-openapi.c */
 void http_get_metrics(struct http_exchange *x);		/* http-metrics.c */
 void http_post_tokenize(struct http_exchange *x);	/* http-tokenize.c */
 void http_post_detokenize(struct http_exchange *x);
-void http_post_completions(struct http_exchange *x);	/* http-generate.c */
+void http_post_completions(struct http_exchange *x);	/* http-completions.c */
 void http_post_chat(struct http_exchange *x);
 void http_post_embeddings(struct http_exchange *x);	/* http-embeddings.c */
 

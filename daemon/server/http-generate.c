@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* POST /v1/completions, /v1/chat/completions. */
 #include "daemon/server/http-generate.h"
 
 #include <event2/event.h>
@@ -625,6 +624,18 @@ static size_t prompt_room(const struct http_request *r, const struct http_json *
 	return n;
 }
 
+/* The same as another's. */
+static void copy_prompt(const struct submission *from, struct submission *s)
+{
+	for (size_t i = 0; i < s->n_parts; i++) {
+		uint8_t *to = s->data + (from->parts[i].data - from->data);
+
+		s->parts[i] = from->parts[i];
+		s->parts[i].data = to;
+		memcpy(to, from->parts[i].data, from->parts[i].n_bytes);
+	}
+}
+
 static void write_prompt(const struct http_request *r, const struct http_json *prompt, struct submission *s)
 {
 	struct http_json_iter it;
@@ -657,7 +668,11 @@ static bool start(struct generation *g, struct choice *c, const struct http_json
 	if (!s || submission_charge(s, g->server->accounts, g->x->peer.account, room, why) ||
 	    submission_reserve(s, room) || http_sink_add(g->sink, id))
 		return false;
-	write_prompt(r, prompt, s);
+	/* Nobody is through with the one before: that is heard of on this thread. */
+	if (c->is_first)
+		write_prompt(r, prompt, s);
+	else
+		copy_prompt(c[-1].submission, s);
 	set_params(g, c, s);
 	s->client = g->key;
 	s->id = id;
@@ -806,26 +821,4 @@ void http_generate(struct http_exchange *x, struct http_request *request)
 	x->drained = on_drained;
 	if (start_all(g, model))
 		http_body_release(x);
-}
-
-void http_post_completions(struct http_exchange *x)
-{
-	struct http_refusal why = HTTP_REFUSAL_NULL;
-	struct http_request *request;
-
-	if (http_request_read_completion(&request, x->body, x->n_body, &why))
-		http_reply_refusal(x, &why);
-	else
-		http_generate(x, request);
-}
-
-void http_post_chat(struct http_exchange *x)
-{
-	struct http_refusal why = HTTP_REFUSAL_NULL;
-	struct http_request *request;
-
-	if (http_request_read_chat(&request, x->body, x->n_body, &why))
-		http_reply_refusal(x, &why);
-	else
-		http_generate(x, request);
 }

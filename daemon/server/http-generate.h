@@ -18,7 +18,7 @@
 #include "daemon/server/http-exchange.h"
 #include "daemon/server/http-request.h"
 
-/* Replies, now or later.  Takes a reference to the request over. */
+/* Replies, now or later.  Takes a reference to the request over; looks at its body no longer than this call. */
 void http_generate(struct http_exchange *x, struct http_request *request);
 
 #endif

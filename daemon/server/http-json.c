@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ipc/base/checked.h"
 #include "ipc/base/utf8.h"
 
 /* The longest number that is looked at closely; no value of a double needs more digits to be told apart. */
@@ -128,12 +129,32 @@ static int scan_escape(struct scanner *s)
 	return 0;
 }
 
+/* Where eight bytes of which none is a quote, a backslash, a control character or above 127 have ended. */
+static const uint8_t *skip_plain(const uint8_t *p, const uint8_t *end)
+{
+	const uint64_t ones = UINT64_C(0x0101010101010101), tops = ones << 7;
+
+	while (end - p >= 8) {
+		uint64_t v, quote, slash;
+
+		memcpy(&v, p, sizeof(v));
+		quote = v ^ ones * '"';
+		slash = v ^ ones * '\\';
+		/* A byte below n borrows into its top bit (Mycroft 1987); one above 127 has its own. */
+		if ((v | (v - ones * 0x20) | (quote - ones) | (slash - ones)) & tops)
+			break;
+		p += 8;
+	}
+	return p;
+}
+
 static int scan_string(struct scanner *s)
 {
 	s->p++;
 	while (s->p < s->end) {
 		uint8_t c = *s->p;
 		int n, r;
+
 
 		if (c == '"') {
 			s->p++;
@@ -147,7 +168,11 @@ static int scan_string(struct scanner *s)
 				return r;
 			continue;
 		}
-		n = c < 0x80 ? 1 : utf8_scan(s->p, (size_t)(s->end - s->p));
+		if (c < 0x80) {
+			s->p = skip_plain(s->p + 1, s->end);
+			continue;
+		}
+		n = utf8_scan(s->p, (size_t)(s->end - s->p));
 		if (n <= 0)
 			return wrong(s, "ill-formed UTF-8");
 		s->p += n;
@@ -299,22 +324,29 @@ int http_json_parse(const uint8_t *text, size_t n, struct http_json *out, struct
 
 /* --- in a text that was found right ------------------------------------------------ */
 
-static const uint8_t *behind_string(const uint8_t *p)
+/* end: of the text, or somewhere behind the string. */
+static const uint8_t *behind_string(const uint8_t *p, const uint8_t *end)
 {
-	for (p++; *p != '"'; p++)
-		p += *p == '\\';
+	for (p++; *p != '"';) {
+		if (*p == '\\')
+			p += 2;
+		else if (*p < 0x80)
+			p = skip_plain(p + 1, end);
+		else
+			p++;
+	}
 	return p + 1;
 }
 
 /* Brackets in strings don't count; the text is right, so either kind may stand for both. */
-static const uint8_t *behind_container(const uint8_t *p)
+static const uint8_t *behind_container(const uint8_t *p, const uint8_t *end)
 {
 	unsigned depth = 0;
 
 	do {
 		switch (*p) {
 		case '"':
-			p = behind_string(p);
+			p = behind_string(p, end);
 			continue;
 		case '[':
 		case '{':
@@ -340,45 +372,46 @@ static const uint8_t *behind_word(const uint8_t *p)
 	return p;
 }
 
-/* p is where a value may begin, and moves behind it. */
-static void take(const uint8_t **p, struct http_json *out)
+/* The value where the walk stands; it moves behind it. */
+static void take(struct http_json_iter *it, struct http_json *out)
 {
-	const uint8_t *begin = *p, *end;
+	const uint8_t *begin = it->p;
 	enum http_json_type type = type_of(*begin);
 
 	if (type == HTTP_JSON_STRING)
-		end = behind_string(begin);
+		it->p = behind_string(begin, it->end);
 	else if (type == HTTP_JSON_ARRAY || type == HTTP_JSON_OBJECT)
-		end = behind_container(begin);
+		it->p = behind_container(begin, it->end);
 	else
-		end = behind_word(begin);
+		it->p = behind_word(begin);
 	if (out)
-		*out = (struct http_json){ .type = type, .text = begin, .n = (size_t)(end - begin) };
-	*p = end;
+		*out = (struct http_json){ .type = type, .text = begin, .n = (size_t)(it->p - begin) };
 }
 
 /* Space, and what stands between values. */
-static void skip_between(const uint8_t **p)
+static void skip_between(struct http_json_iter *it)
 {
-	while (**p <= ' ' || **p == ',' || **p == ':')
-		(*p)++;
+	while (*it->p <= ' ' || *it->p == ',' || *it->p == ':')
+		it->p++;
 }
 
 struct http_json_iter http_json_begin(const struct http_json *v)
 {
-	return (struct http_json_iter){ .p = v->text + 1, .is_object = v->type == HTTP_JSON_OBJECT };
+	return (struct http_json_iter){
+		.p = v->text + 1, .end = v->text + v->n, .is_object = v->type == HTTP_JSON_OBJECT,
+	};
 }
 
 bool http_json_next(struct http_json_iter *it, struct http_json *key, struct http_json *value)
 {
-	skip_between(&it->p);
+	skip_between(it);
 	if (*it->p == ']' || *it->p == '}')
 		return false;
 	if (it->is_object) {
-		take(&it->p, key);
-		skip_between(&it->p);
+		take(it, key);
+		skip_between(it);
 	}
-	take(&it->p, value);
+	take(it, value);
 	return true;
 }
 
@@ -429,24 +462,29 @@ static size_t unescape(const uint8_t **p, uint8_t out[4])
 	return utf8_encode(cp, out);
 }
 
+/* As many of k more bytes as there is room for; how many it are with them. */
+static size_t append(uint8_t *out, size_t n, size_t capacity, const uint8_t *bytes, size_t k)
+{
+	if (n < capacity && k)
+		memcpy(out + n, bytes, MIN(k, capacity - n));
+	return n + k;
+}
+
 size_t http_json_string(const struct http_json *v, uint8_t *out, size_t capacity)
 {
 	const uint8_t *p = v->text + 1, *end = v->text + v->n - 1;
 	size_t n = 0;
 
 	while (p < end) {
+		const uint8_t *slash = memchr(p, '\\', (size_t)(end - p)), *stop = slash ? slash : end;
 		uint8_t bytes[4];
-		size_t k = 1;
 
-		if (*p == '\\') {
+		n = append(out, n, capacity, p, (size_t)(stop - p));
+		p = stop;
+		if (slash) {
 			p++;
-			k = unescape(&p, bytes);
-		} else {
-			bytes[0] = *p++;
+			n = append(out, n, capacity, bytes, unescape(&p, bytes));
 		}
-		for (size_t i = 0; i < k; i++, n++)
-			if (n < capacity)
-				out[n] = bytes[i];
 	}
 	return n;
 }
@@ -506,11 +544,31 @@ static bool magnitude(const char *text, uint64_t *out)
 	return true;
 }
 
+/* Up to 18 digits and nothing else, as nearly all are. */
+static bool short_digits(const struct http_json *v, uint64_t *out)
+{
+	uint64_t u = 0;
+
+	if (v->type != HTTP_JSON_NUMBER || v->n > 18)
+		return false;
+	for (size_t i = 0; i < v->n; i++) {
+		uint8_t digit = (uint8_t)(v->text[i] - '0');
+
+		if (digit > 9)
+			return false;
+		u = u * 10 + digit;
+	}
+	*out = u;
+	return true;
+}
+
 bool http_json_u64(const struct http_json *v, uint64_t *out)
 {
 	char text[NUMBER_MAX + 1];
 	uint64_t size;
 
+	if (short_digits(v, out))
+		return true;
 	if (!number_text(v, text) || !magnitude(text + (text[0] == '-'), &size) || (text[0] == '-' && size))
 		return false;
 	*out = size;

@@ -41,7 +41,7 @@ int http_json_parse(const uint8_t *text, size_t n, struct http_json *out, struct
 
 /* Elements of an array, or members of an object in their order. */
 struct http_json_iter {
-	const uint8_t *p;
+	const uint8_t *p, *end;
 	bool is_object;
 };
 

@@ -473,6 +473,26 @@ def test_context_length(d):
         assert len([w for w in e["message"].replace(",", " ").split() if w.isdigit()]) >= 2, e
 
 
+def test_long_bodies(d):
+    """They are read by a worker: the same as short ones."""
+    padding = {"metadata": {"a": ["é\n" * 60000, {"b": []}]}}
+    body = {"prompt": ["long", "body"], "max_tokens": 8, "temperature": 1.2, "seed": 3, "n": 2}
+    assert choices(post(d, COMPLETIONS, {**body, **padding})) == choices(post(d, COMPLETIONS, body))
+    body = {"messages": [{"role": "user", "content": "long"}], "max_tokens": 8, "temperature": 0}
+    assert Streamed(d, CHAT, {**body, **padding}).text == choices(post(d, CHAT, body))[0]
+    for path, body, param, code in (
+            (COMPLETIONS, {"prompt": [7] * 100000}, "prompt", "context_length_exceeded"),
+            (COMPLETIONS, {"prompt": [7] * 100000 + [-1]}, "prompt[100000]", "invalid_value"),
+            (CHAT, {"messages": [{"role": "user", "content": "word " * 60000}]}, "messages", "context_length_exceeded"),
+            (CHAT, {"messages": USER, **padding, "what": 1}, "what", "unknown_parameter"),
+            (CHAT, {"messages": USER, **padding, "model": "gone"}, "model", "model_not_found")):
+        e, _ = refused(d, path, body, 404 if code == "model_not_found" else 400)
+        assert (e["param"], e["code"]) == (param, code), e
+    for _ in range(5):
+        send(d, COMPLETIONS, {"prompt": [7] * 300000}).close()
+    d.idle()
+
+
 def test_models(d):
     e, _ = refused(d, CHAT, {"messages": USER, "model": "gone"}, 404)
     assert (e["code"], e["param"]) == ("model_not_found", "model")
