@@ -16,7 +16,7 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
-#define READS_MAX 32		/* of HTTP_READ_MAX bytes, before others have their turn */
+#define STEPS_MAX 64		/* reads of HTTP_READ_MAX bytes and replies, before others have their turn */
 #define LINGER_S 2
 #define LITTLE 16384u		/* unsent bytes: drained() */
 #define SECOND_NS 1000000000u
@@ -70,6 +70,7 @@ static void connection_free(struct http_connection *c)
 	http_parser_deinit(&c->parser);
 	close(c->fd);
 	list_unlink(&c->link);
+	list_unlink(&c->turn);
 	http->n_connections--;
 	http->n_refused -= c->over_quota;
 	charge_deinit(&c->body);
@@ -334,24 +335,24 @@ static bool after_reply(struct http_connection *c)
 /* Goes on as far as possible.  The connection may be gone afterwards. */
 static void run(struct http_connection *c)
 {
-	unsigned n_reads = 0;
+	unsigned n_steps = 0;
 	bool more = true;
 
 	/* Inside of another's: the scratch buffer is in use. */
 	if (c->http->busy) {
-		event_active(c->readable, EV_READ, 0);
+		http_wait_for_turn(c->http, &c->turn);
 		return;
 	}
 	c->http->busy = c->running = true;
 	while (more && !c->gone) {
+		if (++n_steps > STEPS_MAX) {
+			http_wait_for_turn(c->http, &c->turn);
+			break;
+		}
 		switch (c->state) {
 		case HTTP_READING:
 		case HTTP_LINGERING:
 			more = read_some(c);
-			if (more && ++n_reads == READS_MAX) {
-				event_active(c->readable, EV_READ, 0);
-				more = false;
-			}
 			break;
 		case HTTP_HANDLING:
 			more = false;
@@ -364,6 +365,11 @@ static void run(struct http_connection *c)
 	c->http->busy = c->running = false;
 	if (c->gone)
 		connection_free(c);
+}
+
+void http_connection_go_on(struct http_connection *c)
+{
+	run(c);
 }
 
 static void on_readable(evutil_socket_t fd, short what, void *arg)
@@ -445,6 +451,7 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 	c->fd = fd;
 	c->peer = *peer;
 	c->state = HTTP_READING;
+	list_init(&c->turn);
 	list_push_back(&http->connections, &c->link);
 	http->n_connections++;
 	/* Where keys say who it is, that is not known yet. */

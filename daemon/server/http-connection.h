@@ -43,6 +43,7 @@ enum http_connection_state { HTTP_READING, HTTP_HANDLING, HTTP_FLUSHING, HTTP_LI
 
 struct http_connection {
 	struct list link;		/* in http.connections */
+	struct list turn;		/* in http.turns: it goes on when others have had theirs */
 	struct http *http;
 	const struct http_listener *listener;
 	int fd;
@@ -67,6 +68,8 @@ void http_connection_new(struct http *http, const struct http_listener *listener
 			 const struct http_peer *peer);
 /* The end, from outside: what is handled gets closed(), and the client 503 if it has had no reply yet. */
 void http_connection_stop(struct http_connection *c);
+/* Its turn has come again. */
+void http_connection_go_on(struct http_connection *c);
 /* Looks at its deadline. */
 void http_connection_tick(struct http_connection *c, uint64_t now_ns);
 

@@ -13,6 +13,7 @@
 #include "daemon/server/listener.h"
 #include "daemon/server/log.h"
 #include "daemon/server/server-internal.h"
+#include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/fd.h"
 
@@ -21,25 +22,34 @@
 
 /* --- connections ------------------------------------------------------------------------------- */
 
+static void set_options(int fd)
+{
+	static const struct { int level, name, value; } options[] = {
+		/* Tokens are small, and each is wanted at once. */
+		{ IPPROTO_TCP, TCP_NODELAY, 1 },
+		/* The kernel would keep megabytes for a client that does not read, which nobody is charged for. */
+		{ SOL_SOCKET, SO_SNDBUF, SEND_BUFFER },
+		/* A machine that is gone without a word is noticed in a minute and a half. */
+		{ SOL_SOCKET, SO_KEEPALIVE, 1 },
+		{ IPPROTO_TCP, TCP_KEEPIDLE, 60 }, { IPPROTO_TCP, TCP_KEEPINTVL, 10 }, { IPPROTO_TCP, TCP_KEEPCNT, 3 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(options); i++)
+		setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(options[i].value));
+}
+
 static void on_accepted(void *arg, int fd)
 {
 	struct http_listener *l = arg;
 	struct http_peer peer;
-	int on = 1, unsent = SEND_BUFFER;
 
 	if (!http_access_peer(l, fd, &peer)) {
 		log_info("http: a user that is not known here was turned away");
 		close(fd);
 		return;
 	}
-	/*
-	 * Tokens are small, and each is wanted at once. The kernel would keep megabytes for a client that does not
-	 * read, which nobody is charged for.
-	 */
-	if (!l->address.path) {
-		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-		setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &unsent, sizeof(unsent));
-	}
+	if (!l->address.path)
+		set_options(fd);
 	http_connection_new(l->http, l, fd, &peer);
 }
 
@@ -50,6 +60,36 @@ static void on_tick(evutil_socket_t fd, short what, void *arg)
 
 	list_for_each_safe(e, next, &http->connections)
 		http_connection_tick(list_entry(e, struct http_connection, link), now);
+}
+
+void http_wait_for_turn(struct http *http, struct list *turn)
+{
+	struct timeval now = { 0 };
+
+	list_unlink(turn);
+	list_push_back(&http->turns, turn);
+	/* A timer: what is made active inside of a callback runs before the loop looks at descriptors again. */
+	event_add(http->next_turn, &now);
+}
+
+static void on_next_turn(evutil_socket_t fd, short what, void *arg)
+{
+	struct http *http = arg;
+	struct list turns = LIST_INIT(turns);
+
+	/* Those that have still more to do come behind. */
+	while (!list_empty(&http->turns)) {
+		struct list *turn = http->turns.next;
+
+		list_unlink(turn);
+		list_push_back(&turns, turn);
+	}
+	while (!list_empty(&turns)) {
+		struct http_connection *c = list_entry(turns.next, struct http_connection, turn);
+
+		list_unlink(&c->turn);
+		http_connection_go_on(c);
+	}
 }
 
 void http_connections_changed(struct http *http)
@@ -122,6 +162,7 @@ int http_new(struct http **out, struct server *server, struct diag *diag)
 	http->server = server;
 	http->created = time(NULL);
 	list_init(&http->connections);
+	list_init(&http->turns);
 	http->finder.fd = -1;
 	if (server->config.http_keys)
 		r = http_keys_load(&http->keys, server->config.http_keys, diag);
@@ -163,7 +204,8 @@ int http_start(struct http *http)
 	if (r)
 		log_warning("http: users can't be told apart over TCP: %s", strerror(-r));
 	http->tick = event_new(base, -1, EV_PERSIST, on_tick, http);
-	if (!http->tick)
+	http->next_turn = event_new(base, -1, 0, on_next_turn, http);
+	if (!http->tick || !http->next_turn)
 		return -ENOMEM;
 	for (size_t i = 0; i < http->n_listeners; i++) {
 		struct http_listener *l = &http->listeners[i];
@@ -205,6 +247,8 @@ void http_free(struct http *http)
 		http_connection_stop(list_entry(e, struct http_connection, link));
 	if (http->tick)
 		event_free(http->tick);
+	if (http->next_turn)
+		event_free(http->next_turn);
 	http_peer_finder_deinit(&http->finder);
 	http_keys_free(http->keys);
 	free(http);

@@ -54,7 +54,8 @@ struct http {
 	struct list connections;	/* struct http_connection */
 	unsigned n_connections, n_refused;
 	struct http_counts counts;
-	struct event *tick;
+	struct event *tick, *next_turn;
+	struct list turns;		/* struct http_connection.turn: they have more to do */
 	struct http_keys *keys;		/* NULL: there is no file of keys */
 	struct http_peer_finder finder;
 	time_t created;			/* when the endpoint began, for models */
@@ -73,6 +74,8 @@ void http_close_listeners(struct http *http);
 void http_free(struct http *http);
 CLEANUP_DEFINE(struct http, http_free)
 
+/* A connection, by its `turn`, goes on once the loop has looked at all others. */
+void http_wait_for_turn(struct http *http, struct list *turn);
 /* n_connections has changed. */
 void http_connections_changed(struct http *http);
 

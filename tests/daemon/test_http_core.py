@@ -3,13 +3,15 @@
 import contextlib
 import json
 import os
+import random
 import re
 import socket
 import subprocess
+import threading
 import time
 
 import pytest
-from conftest import PATIENCE, serving
+from conftest import PATIENCE, SANITIZED, serving
 from webclient import UnixConnection
 
 
@@ -338,6 +340,38 @@ def test_a_client_that_takes_nothing(web_of, tiny_model):
         d.until(lambda: d.fds() <= fds, "the connection is gone")
 
 
+def test_who_floods_does_not_keep_others_waiting(shared):
+    """One client sends requests as fast as it can: others get theirs in between, each after a turn of all."""
+    data = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n" * 2000
+    stop = threading.Event()
+    answered = [0]
+
+    def flood():
+        with raw(shared) as s:
+            s.settimeout(0.05)
+            while not stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    s.sendall(data)
+                with contextlib.suppress(TimeoutError):
+                    answered[0] += s.recv(1 << 20).count(b"HTTP/1.1 200")
+
+    def gap():
+        before = answered[0]
+        assert shared.get("/health").status == 200
+        return answered[0] - before
+    threads = [threading.Thread(target=flood) for _ in range(2)]
+    for t in threads:
+        t.start()
+    try:
+        shared.daemon.until(lambda: answered[0] > 2000, "they flood")
+        # Of the flooders' replies that come between question and answer, most wait in sockets already.
+        assert sorted(gap() for _ in range(9))[4] < 50000
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+
+
 # --- number ----------------------------------------------------------------------------------------
 
 def test_connections_of_one_user(web_of, tiny_model):
@@ -388,6 +422,47 @@ def test_no_descriptors_left(web_of, tiny_model):
     held[-1].sendall(GET)
     assert held[-1].recv(65536).startswith(b"HTTP/1.1 200")
     held[-1].close()
+
+
+def test_idle_exit_waits_for_connections(web_of, tiny_model):
+    web, d = web_of("--model", tiny_model, "--idle-exit", "1")
+    with raw(web) as s:
+        s.sendall(GET)
+        assert s.recv(65536).startswith(b"HTTP/1.1 200")
+        time.sleep(2)
+        s.sendall(GET)
+        assert s.recv(65536).startswith(b"HTTP/1.1 200")
+    assert d.proc.wait(30 * PATIENCE) == 0
+
+
+# --- rubbish ---------------------------------------------------------------------------------------
+
+def test_random_changes_of_requests(shared):
+    """Whatever comes, what goes back is whole replies, and the daemon serves."""
+    seed = int(os.environ.get("KVD_TEST_SEED", 0)) or random.randrange(1, 1 << 32)
+    print(f"KVD_TEST_SEED={seed}")
+    rng = random.Random(seed)
+    body = json.dumps({"content": "x" * 40}).encode()
+    whole = [
+        GET, b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body,
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n"
+        % (len(body), body),
+    ]
+    bits = [b"\r\n", b"\0", b"\xff", b":", b" ", b"0", b"\r", b"\n", b"%", b"Content-Length: 1\r\n", b"Transfer-Encoding: chunked\r\n"]
+    for _ in range(100 if SANITIZED else 400):
+        data = bytearray(b"".join(rng.choice(whole) for _ in range(rng.randint(1, 3))))
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            data[at:at + rng.choice((0, 0, 1, 2, 20))] = rng.choice(bits)
+        with raw(shared) as s:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while more := s.recv(65536):
+                    got += more
+        assert all(r[0] in (200, 400, 403, 404, 405, 413, 414, 415, 417, 431, 501, 505) for r in replies(got)), (data, got)
+    assert shared.get("/health").status == 200
 
 
 # --- the end ---------------------------------------------------------------------------------------
