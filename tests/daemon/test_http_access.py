@@ -10,9 +10,10 @@ import subprocess
 import sys
 import textwrap
 
+import conftest
 import pytest
 import webclient
-from conftest import HERE, PATIENCE, serving
+from conftest import HERE, PATIENCE
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="other uids need root")
 OPTIONS = ("--kv-memory", "64M", "--threads", "2")
@@ -24,6 +25,13 @@ robots	{ROBOTS}	namespace=public	# whoever
 
 poor	{POOR}	sessions=1 requests=1 memory=1M
 """
+
+
+@contextlib.contextmanager
+def serving(*options):
+    """As conftest's, but over TCP."""
+    with conftest.serving(*options) as (web, d):
+        yield webclient.Web(web.port), d
 
 
 def words(seed, n=120):
