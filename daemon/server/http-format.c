@@ -287,21 +287,34 @@ static void put_text_of(struct http_writer *w, const struct http_choice_text *c)
 	http_put_text(w, "\"");
 }
 
+static void put_ids(struct http_writer *w, const struct http_choice_text *c)
+{
+	if (!c->ids)
+		return;
+	http_put_text(w, ",\"token_ids\":[");
+	http_put_writer(w, c->ids);
+	http_put_text(w, "]");
+}
+
 static void put_content(struct http_writer *w, const struct http_head *h, const struct http_choice_text *c)
 {
 	if (!h->is_chat) {
 		http_put_text(w, ",\"text\":");
 		put_text_of(w, c);
+		put_ids(w, c);
 	} else if (!h->is_chunk) {
 		http_put_text(w, ",\"message\":{\"role\":\"assistant\",\"content\":");
 		put_text_of(w, c);
-		http_put_text(w, ",\"refusal\":null}");
+		http_put_text(w, ",\"refusal\":null");
+		put_ids(w, c);
+		http_put_text(w, "}");
 	} else if (c->is_last) {
 		http_put_text(w, ",\"delta\":{}");
 	} else {
 		http_put_text(w, ",\"delta\":{");
 		http_put_text(w, c->is_role ? "\"role\":\"assistant\",\"content\":" : "\"content\":");
 		put_text_of(w, c);
+		put_ids(w, c);
 		http_put_text(w, "}");
 	}
 }

@@ -84,6 +84,7 @@ struct http_choice_text {
 	const uint8_t *bytes;			/* [n_bytes] as they are */
 	size_t n_bytes;
 	const struct http_logprobs *logprobs;	/* NULL: null */
+	const struct http_writer *ids;		/* of its tokens, between commas; NULL: not asked for */
 	uint32_t finish;
 	bool is_role;				/* a chat's first chunk */
 	bool is_last;				/* a chunk that only says how it ended */

@@ -31,6 +31,7 @@ struct choice {
 	struct http_place place;	/* in the text of its tokens */
 	struct http_writer text;	/* escaped; of a stream: what its first chunk begins with */
 	struct http_logprobs logprobs;
+	struct http_writer ids;		/* of a stream: since its last chunk */
 };
 
 struct generation {
@@ -71,6 +72,7 @@ static void generation_free(struct generation *g)
 		}
 		http_writer_deinit(&c->text);
 		http_logprobs_deinit(&c->logprobs);
+		http_writer_deinit(&c->ids);
 	}
 	if (engine)
 		engine_cancel_client(engine, g->key);
@@ -261,17 +263,28 @@ static void add_token(struct generation *g, struct choice *c, const struct view 
 	http_logprobs_add(&c->logprobs, g->head.is_chat, &t);
 }
 
+static void add_id(const struct generation *g, struct choice *c, const struct view *v)
+{
+	if (!v->token || !g->request->token_ids)
+		return;
+	if (c->ids.n)
+		http_put_text(&c->ids, ",");
+	http_put_u64(&c->ids, (uint64_t)v->token->token.id);
+}
+
 static void stream(struct generation *g, struct choice *c, const struct view *v)
 {
 	put_beginning(g, c);
-	if (v->text || c->logprobs.begun)
+	if (v->text || c->logprobs.begun || c->ids.n)
 		put_chunk(g, &(struct http_choice_text){
 			.index = c->index,
 			.bytes = v->text ? v->text->text.bytes : NULL,
 			.n_bytes = v->text ? v->text->text.n_bytes : 0,
 			.logprobs = c->logprobs.begun ? &c->logprobs : NULL,
+			.ids = c->ids.n ? &c->ids : NULL,
 		});
 	http_logprobs_clear(&c->logprobs);
+	c->ids.n = 0;
 	if (v->done)
 		put_chunk(g, &(struct http_choice_text){ .index = c->index, .is_last = true, .finish = c->finish });
 }
@@ -282,7 +295,8 @@ static size_t collected_bytes(const struct generation *g)
 	size_t n = 0;
 
 	for (size_t i = 0; i < g->n_choices; i++)
-		n += g->choices[i].text.capacity + http_logprobs_size(&g->choices[i].logprobs);
+		n += g->choices[i].text.capacity + g->choices[i].ids.capacity +
+		     http_logprobs_size(&g->choices[i].logprobs);
 	return n;
 }
 
@@ -317,10 +331,12 @@ static void reply(struct generation *g)
 		http_put_choice(&w, &g->head, &(struct http_choice_text){
 			.index = c->index, .escaped = &c->text, .finish = c->finish,
 			.logprobs = g->request->logprobs ? &c->logprobs : NULL,
+			.ids = g->request->token_ids ? &c->ids : NULL,
 		});
 		w.failed = w.failed || c->text.failed;
 		http_writer_deinit(&c->text);
 		http_logprobs_deinit(&c->logprobs);
+		http_writer_deinit(&c->ids);
 	}
 	http_put_tail(&w, &g->usage, false);
 	if (w.failed) {
@@ -371,6 +387,7 @@ static bool take(struct generation *g, const struct http_batch *b)
 	if (v.done)
 		c->finish = (enum kvd_finish)v.done->done.reason;
 	add_token(g, c, &v);
+	add_id(g, c, &v);
 	if (g->request->stream)
 		stream(g, c, &v);
 	else if (v.text)
@@ -610,6 +627,12 @@ static void set_params(const struct generation *g, const struct choice *c, struc
 	s->free_strings = free_request;
 }
 
+/* Ids are aligned. */
+static size_t aligned(size_t n)
+{
+	return (n + 7) & ~(size_t)7;
+}
+
 /* A prompt's bytes, as the body has them: one stretch, or one for each message. */
 static size_t prompt_room(const struct http_request *r, const struct http_json *prompt)
 {
@@ -620,7 +643,7 @@ static size_t prompt_room(const struct http_request *r, const struct http_json *
 	if (!r->is_chat)
 		return http_prompt_room(&r->prompts, prompt);
 	for (it = http_json_begin(&r->messages); http_request_message(&it, &m);)
-		n += http_message_room(&m);
+		n += aligned(http_message_room(&m));
 	return n;
 }
 
@@ -651,8 +674,8 @@ static void write_prompt(const struct http_request *r, const struct http_json *p
 	for (it = http_json_begin(&r->messages); i < s->n_parts && http_request_message(&it, &m); i++) {
 		size_t n = http_message_write(&m, to);
 
-		s->parts[i] = (struct submission_part){ m.role, KVD_PART_TEXT, to, n };
-		to += n;
+		s->parts[i] = (struct submission_part){ m.role, m.kind, to, n };
+		to += aligned(n);
 	}
 }
 

@@ -14,15 +14,17 @@ static bool id_of(const struct http_json *v, int32_t *id)
 	return true;
 }
 
-static int check_ids(const struct http_json *list, const char *name, struct http_refusal *why)
+int http_prompts_check_ids(const struct http_json *list, const char *name, struct http_refusal *why)
 {
-	struct http_json_iter it = http_json_begin(list);
 	char param[HTTP_PARAM_MAX + 1];
+	struct http_json_iter it;
 	struct http_json v;
 	size_t i = 0;
 	int32_t id;
 
-	for (; http_json_next(&it, NULL, &v); i++) {
+	if (list->type != HTTP_JSON_ARRAY)
+		return http_field_refuse_type(list, name, "an array of token ids", why);
+	for (it = http_json_begin(list); http_json_next(&it, NULL, &v); i++) {
 		if (id_of(&v, &id))
 			continue;
 		snprintf(param, sizeof(param), "%s[%zu]", name, i);
@@ -62,7 +64,7 @@ static int check_list(const struct http_json *list, const char *name, enum http_
 		else if (type == HTTP_JSON_STRING)
 			r = check_text(&v, param, why);
 		else
-			r = check_ids(&v, param, why);
+			r = http_prompts_check_ids(&v, param, why);
 	}
 	if (!r)
 		*n = i;
@@ -87,7 +89,8 @@ int http_prompts_init(struct http_prompts *p, const struct http_json *value, con
 			return http_field_refuse(why, name, HTTP_CODE_VALUE, "%s is empty", name);
 		new.is_list = first.type == HTTP_JSON_STRING || first.type == HTTP_JSON_ARRAY;
 		new.kind = first.type == HTTP_JSON_STRING ? KVD_PART_TEXT : KVD_PART_IDS;
-		r = new.is_list ? check_list(value, name, first.type, max, &new.n, why) : check_ids(value, name, why);
+		r = new.is_list ? check_list(value, name, first.type, max, &new.n, why)
+				: http_prompts_check_ids(value, name, why);
 	}
 	if (!r)
 		*p = new;
@@ -109,25 +112,30 @@ bool http_prompts_next(struct http_prompts *p, struct http_json *prompt)
 	return true;
 }
 
-size_t http_prompt_room(const struct http_prompts *p, const struct http_json *prompt)
+size_t http_ids_room(const struct http_json *list)
 {
-	return p->kind == KVD_PART_TEXT ? prompt->n - 2 : http_json_count(prompt) * sizeof(int32_t);
+	return http_json_count(list) * sizeof(int32_t);
 }
 
-size_t http_prompt_write(const struct http_prompts *p, const struct http_json *prompt, uint8_t *out)
+size_t http_ids_write(const struct http_json *list, uint8_t *out)
 {
-	struct http_json_iter it;
+	struct http_json_iter it = http_json_begin(list);
 	struct http_json v;
 	size_t n = 0;
 	int32_t id;
 
-	if (p->kind == KVD_PART_TEXT)
-		return http_json_string(prompt, out, prompt->n - 2);
-	for (it = http_json_begin(prompt); http_json_next(&it, NULL, &v); n += sizeof(id)) {
-		/* Checked before: it is one. */
-		if (!id_of(&v, &id))
-			break;
+	/* Checked before: all of them are ids. */
+	for (; http_json_next(&it, NULL, &v) && id_of(&v, &id); n += sizeof(id))
 		memcpy(out + n, &id, sizeof(id));
-	}
 	return n;
+}
+
+size_t http_prompt_room(const struct http_prompts *p, const struct http_json *prompt)
+{
+	return p->kind == KVD_PART_TEXT ? prompt->n - 2 : http_ids_room(prompt);
+}
+
+size_t http_prompt_write(const struct http_prompts *p, const struct http_json *prompt, uint8_t *out)
+{
+	return p->kind == KVD_PART_TEXT ? http_json_string(prompt, out, prompt->n - 2) : http_ids_write(prompt, out);
 }

@@ -30,6 +30,12 @@ struct http_prompts {
 int http_prompts_init(struct http_prompts *p, const struct http_json *value, const char *name, size_t max,
 		      struct http_refusal *why);
 
+/* A list of token ids that is not empty.  0, or -EINVAL with the refusal filled in. */
+int http_prompts_check_ids(const struct http_json *list, const char *name, struct http_refusal *why);
+/* Room for them, and themselves as int32_t; how many bytes. */
+size_t http_ids_room(const struct http_json *list);
+size_t http_ids_write(const struct http_json *list, uint8_t *out);
+
 /* In turn, from the first: the prompt as it stands in the body.  False: there are no more. */
 bool http_prompts_next(struct http_prompts *p, struct http_json *prompt);
 /* How much room its bytes need, at most. */

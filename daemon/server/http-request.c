@@ -16,7 +16,7 @@ struct body {
 	int64_t seed;
 	double timeout_s;
 	bool has_max_tokens, has_max_completion_tokens, has_best_of, has_seed, has_n_logprobs, has_stream_options;
-	bool logprobs, echo, ignore_eos, stream;
+	bool logprobs, echo, ignore_eos, stream, token_ids;
 	struct http_json prompt, messages, stop, logit_bias, stream_options, cache_control;
 	bool has_prompt, has_messages, has_stop, has_logit_bias, has_cache_control;
 };
@@ -53,6 +53,7 @@ static bool is_text_list(const struct http_json *v)
 	{ "stop", HTTP_FIELD_JSON, .offset = FIELD(stop), .has = FIELD(has_stop) }, \
 	{ "logit_bias", HTTP_FIELD_JSON, .offset = FIELD(logit_bias), .has = FIELD(has_logit_bias) }, \
 	{ "ignore_eos", HTTP_FIELD_BOOL, .offset = FIELD(ignore_eos) }, \
+	{ "return_token_ids", HTTP_FIELD_BOOL, .offset = FIELD(token_ids) }, \
 	{ "stream", HTTP_FIELD_BOOL, .offset = FIELD(stream) }, \
 	{ "stream_options", HTTP_FIELD_JSON, .offset = FIELD(stream_options), .has = FIELD(has_stream_options) }, \
 	{ "prompt_cache_key", HTTP_FIELD_STRING, 1, KVD_CACHE_KEY_MAX, FIELD(cache_key) }, \
@@ -253,8 +254,8 @@ static int read_terms(struct http_request *r, const struct http_json *v, struct 
 
 struct message_body {
 	char role[KVD_ROLE_MAX + 1];
-	struct http_json content;
-	bool has_role, has_content;
+	struct http_json content, ids;
+	bool has_role, has_content, has_ids;
 };
 
 static const struct http_field message_fields[] = {
@@ -262,6 +263,8 @@ static const struct http_field message_fields[] = {
 	  offsetof(struct message_body, has_role) },
 	{ "content", HTTP_FIELD_JSON, .offset = offsetof(struct message_body, content),
 	  .has = offsetof(struct message_body, has_content) },
+	{ "token_ids", HTTP_FIELD_JSON, .offset = offsetof(struct message_body, ids),
+	  .has = offsetof(struct message_body, has_ids) },
 	{ "name", HTTP_FIELD_IGNORED, .harmless = http_is_label },
 	{ "annotations", HTTP_FIELD_UNSUPPORTED, .harmless = http_is_empty },
 	{ "tool_calls", HTTP_FIELD_UNSUPPORTED, .harmless = http_is_empty },
@@ -349,6 +352,18 @@ static int check_content(const struct http_json *content, const char *param, str
 	return r;
 }
 
+/* What the model has said it may get back as it was generated: the same tokens, so that the cache has them. */
+static int check_message_ids(const struct message_body *m, size_t i, struct http_refusal *why)
+{
+	char param[48];
+
+	snprintf(param, sizeof(param), "messages[%zu].token_ids", i);
+	if (strcmp(m->role, "assistant"))
+		return http_field_refuse(why, param, HTTP_CODE_VALUE, "%s is only for messages of the assistant",
+					 param);
+	return http_prompts_check_ids(&m->ids, param, why);
+}
+
 static int check_message(const struct http_json *v, size_t i, struct http_refusal *why)
 {
 	struct message_body m = { .has_role = false };
@@ -374,7 +389,8 @@ static int check_message(const struct http_json *v, size_t i, struct http_refusa
 	snprintf(param, sizeof(param), "messages[%zu].content", i);
 	if (!m.has_content)
 		return http_field_refuse(why, param, HTTP_CODE_MISSING, "%s is missing or null", param);
-	return check_content(&m.content, param, why);
+	r = check_content(&m.content, param, why);
+	return r || !m.has_ids ? r : check_message_ids(&m, i, why);
 }
 
 static int check_messages(struct http_request *r, const struct http_json *list, struct http_refusal *why)
@@ -407,7 +423,11 @@ bool http_request_message(struct http_json_iter *it, struct http_message *out)
 	if (!http_json_next(it, NULL, &v) ||
 	    http_fields_read(&v, message_fields, ARRAY_SIZE(message_fields), "", &m, &ignored))
 		return false;
-	*out = (struct http_message){ .role = role_of(m.role), .content = m.content };
+	*out = (struct http_message){
+		.role = role_of(m.role),
+		.content = m.has_ids ? m.ids : m.content,
+		.kind = m.has_ids ? KVD_PART_IDS : KVD_PART_TEXT,
+	};
 	return true;
 }
 
@@ -425,7 +445,7 @@ static struct http_json text_of(const struct http_json *part)
 
 size_t http_message_room(const struct http_message *m)
 {
-	return m->content.n;
+	return m->kind == KVD_PART_IDS ? http_ids_room(&m->content) : m->content.n;
 }
 
 size_t http_message_write(const struct http_message *m, uint8_t *out)
@@ -434,6 +454,8 @@ size_t http_message_write(const struct http_message *m, uint8_t *out)
 	struct http_json part;
 	size_t n = 0;
 
+	if (m->kind == KVD_PART_IDS)
+		return http_ids_write(&m->content, out);
 	if (m->content.type == HTTP_JSON_STRING)
 		return http_json_string(&m->content, out, m->content.n);
 	for (it = http_json_begin(&m->content); http_json_next(&it, NULL, &part);) {
@@ -478,6 +500,7 @@ static void take(struct http_request *r, const struct body *b)
 	r->echo = b->echo;
 	r->ignore_eos = b->ignore_eos;
 	r->stream = b->stream;
+	r->token_ids = b->token_ids;
 	r->timeout_s = b->timeout_s;
 }
 

@@ -42,7 +42,7 @@ struct http_request {
 	bool has_seed;
 	bool logprobs;
 	uint32_t n_logprobs;		/* alternatives */
-	bool echo, ignore_eos, stream, include_usage;
+	bool echo, ignore_eos, stream, include_usage, token_ids;
 	char stop[KVD_STOP_MAX][KVD_STOP_BYTES_MAX + 1];
 	const char *stops[KVD_STOP_MAX];	/* [n_stop], to stop */
 	size_t n_stop;
@@ -67,10 +67,11 @@ CLEANUP_DEFINE(struct http_request, http_request_unref)
 /* A message of a chat, in turn; it begins as http_json_begin(&r->messages).  role: a literal. */
 struct http_message {
 	const char *role;
-	struct http_json content;	/* a string, or an array of parts with text */
+	struct http_json content;	/* a string, or an array of parts with text; or, */
+	enum kvd_part_kind kind;	/* IDS: an array of token ids */
 };
 bool http_request_message(struct http_json_iter *it, struct http_message *out);
-/* How much room its text needs, at most; and the text, of all its parts; how many bytes. */
+/* How much room its bytes need, at most; its text or ids (int32_t, aligned), and how many bytes. */
 size_t http_message_room(const struct http_message *m);
 size_t http_message_write(const struct http_message *m, uint8_t *out);
 

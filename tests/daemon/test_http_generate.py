@@ -345,6 +345,46 @@ def test_prewarm_and_pin(d):
     assert (streamed.text, streamed.finish, streamed.done) == ({0: ""}, {0: "length"}, True)
 
 
+def test_token_ids(d):
+    """A reply given back as its tokens is in the cache whole, where its text is other tokens."""
+    worse = 0
+    for seed in range(8):
+        body = {"messages": [{"role": "user", "content": f"turn {seed} " + WORDS}], "max_tokens": 20, "temperature": 1.6,
+                "seed": seed, "return_token_ids": True}
+        first = post(d, CHAT, body)
+        message = first["choices"][0]["message"]
+        assert len(message["token_ids"]) == first["usage"]["completion_tokens"]
+        with d.client() as c:
+            wanted = c.generate(messages=[("user", body["messages"][0]["content"])], n=20, temperature=1.6, seed=seed,
+                                top_p=1.0, top_k=0, min_p=0.0)
+        assert message["token_ids"] == wanted.ids
+        c = send(d, CHAT, {**body, "stream": True})
+        assert sum((v["choices"][0]["delta"].get("token_ids", []) for kind, v in events(c.getresponse()) if kind == "data"),
+                   []) == wanted.ids
+        c.close()
+        again = {"messages": [*body["messages"], message, {"role": "user", "content": "and?"}], "max_tokens": 5,
+                 "temperature": 0}
+        got = post(d, CHAT, again)
+        with d.client() as c:
+            same = c.generate(messages=[("user", body["messages"][0]["content"]), ("assistant", wanted.ids),
+                                        ("user", "and?")], n=5)
+        assert choices(got)[0][0].encode() == same.text and got["usage"]["prompt_tokens"] == same.usage["prompt"]
+        known = first["usage"]["prompt_tokens"] + first["usage"]["completion_tokens"] - 1
+        assert got["usage"]["prompt_tokens_details"]["cached_tokens"] >= known
+        message.pop("token_ids")
+        text = post(d, CHAT, again)
+        worse += text["usage"]["prompt_tokens_details"]["cached_tokens"] < known
+    assert worse
+    got = post(d, COMPLETIONS, {"prompt": ["a", "b"], "max_tokens": 3, "ignore_eos": True, "return_token_ids": True})
+    assert [len(c["token_ids"]) for c in got["choices"]] == [3, 3]
+    for message, param in (({"role": "user", "content": "x", "token_ids": [1]}, "messages[0].token_ids"),
+                           ({"role": "assistant", "content": "x", "token_ids": []}, "messages[0].token_ids"),
+                           ({"role": "assistant", "content": "x", "token_ids": "x"}, "messages[0].token_ids"),
+                           ({"role": "assistant", "content": "x", "token_ids": [1, -1]}, "messages[0].token_ids[1]"),
+                           ({"role": "assistant", "content": "x", "token_ids": [99999]}, "messages[0]")):
+        assert refused(d, CHAT, {"messages": [message, *USER]})[0]["param"] == param
+
+
 # --- refusals -------------------------------------------------------------------------------------
 
 USER = [{"role": "user", "content": "x"}]

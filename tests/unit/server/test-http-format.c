@@ -88,14 +88,16 @@ static json_t *choice_of(bool is_chat, bool is_chunk, const struct http_choice_t
 
 static void test_chat(void **state)
 {
+	const struct http_writer ids = { .data = (char []){ "1,22" }, .n = 4 };
 	struct http_logprobs l = { .begun = false };
 	json_t *v, *c, *t;
 
 	for (int i = 0; i < 2; i++)
 		http_logprobs_add(&l, true, &(struct http_token){
 			9, -0.25f, (const uint8_t *)"\xac\n", 2, tops, 4, true, 0 });
-	v = choice_of(true, false, &(struct http_choice_text){ 3, NULL, (const uint8_t *)"h\n\xff", 3, &l,
-							       KVD_FINISH_STOP_STRING, false, false }, NULL);
+	v = choice_of(true, false, &(struct http_choice_text){
+		.index = 3, .bytes = (const uint8_t *)"h\n\xff", .n_bytes = 3, .logprobs = &l, .ids = &ids,
+		.finish = KVD_FINISH_STOP_STRING }, NULL);
 	assert_string_equal(json_string_value(json_object_get(v, "object")), "chat.completion");
 	assert_true(json_is_null(json_object_get(v, "usage")));
 	c = json_array_get(json_object_get(v, "choices"), 0);
@@ -103,6 +105,8 @@ static void test_chat(void **state)
 	assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "stop");
 	t = json_object_get(json_object_get(c, "message"), "content");
 	assert_string_equal(json_string_value(t), "h\n\xef\xbf\xbd");
+	t = json_object_get(json_object_get(c, "message"), "token_ids");
+	assert_int_equal(json_integer_value(json_array_get(t, 1)), 22);
 	c = json_object_get(json_object_get(c, "logprobs"), "content");
 	assert_int_equal(json_array_size(c), 2);
 	t = json_array_get(c, 1);
