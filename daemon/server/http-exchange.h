@@ -110,7 +110,8 @@ void http_stream_end(struct http_exchange *x);
 
 /* The text of one that needs no memory. */
 #define HTTP_ERROR_NO_MEMORY \
-	"{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}"
+	"{\"error\":{\"message\":\"out of memory\",\"type\":\"server_error\",\"param\":null," \
+	"\"code\":\"out_of_memory\"}}"
 /* The text of a JSON value, malloc'd; takes the reference over.  NULL: no memory, or there was no value. */
 char *http_json_text(json_t *json);
 /* What an error object looks like, for events in a stream.  NULL: no memory. */
