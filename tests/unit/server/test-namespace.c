@@ -74,6 +74,36 @@ static void test_also(void **state)
 	assert_string_equal(c.also[0], "group:nine");
 }
 
+/* Those that are no users: a key has what it is given, and who has none has no part in anything. */
+static void test_no_users(void **state)
+{
+	static const struct {
+		const char *own, *name, *key;
+		int result;
+		const char *chosen;
+		size_t n_also;
+	} cases[] = {
+		{ "key:bob", NULL, NULL, 0, "key:bob", 1 }, { "key:bob", "own", "k", 0, "key:bob/k", 1 },
+		{ "key:bob", "key:bob", NULL, 0, "key:bob", 1 }, { "key:bob", "none", NULL, 0, "", 1 },
+		{ "key:bob", "public", NULL, 0, "public", 1 }, { "key:bob", "key:eve", NULL, UNKNOWN, NULL, 0 },
+		{ "key:bob", "uid:7", NULL, DENIED, NULL, 0 }, { "key:bob", "group:five", NULL, DENIED, NULL, 0 },
+		{ "uid:7", "uid:7", NULL, 0, "uid:7", 1 }, { "uid:7", "uid:8", NULL, DENIED, NULL, 0 },
+		{ "group:five", NULL, "k", 0, "group:five/k", 1 }, { "public", NULL, NULL, 0, "public", 1 },
+		{ "", NULL, NULL, 0, "", 0 }, { "", "own", "k", 0, "", 0 }, { "", "none", NULL, 0, "", 0 },
+		{ "", "public", NULL, 0, "", 0 }, { "", "group:five", NULL, 0, "", 0 }, { "", "uid:0", NULL, 0, "", 0 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		struct namespace_choice c = { .name = "untouched" };
+		struct diag diag = DIAG_NULL;
+		int r = namespace_choose_as(&open, cases[i].own, 0, cases[i].name, cases[i].key, &c, &diag);
+
+		if (r != cases[i].result || strcmp(c.name, r ? "untouched" : cases[i].chosen) ||
+		    c.n_also != cases[i].n_also)
+			fail_msg("case %zu: %d, \"%s\", %zu, \"%s\"", i, r, c.name, c.n_also, diag.text);
+	}
+}
+
 static void test_longest(void **state)
 {
 	char key[KVD_CACHE_KEY_MAX + 1] = "", text[KVD_NAMESPACE_MAX + 2] = "", out[KVD_NAMESPACE_MAX + 1];
@@ -154,6 +184,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_names),
 		cmocka_unit_test(test_also),
+		cmocka_unit_test(test_no_users),
 		cmocka_unit_test(test_longest),
 		cmocka_unit_test(test_filter),
 		cmocka_unit_test(test_configuration),
