@@ -176,6 +176,15 @@ static void refuse(struct http_connection *c, unsigned status, const char *why)
 						  .retry_after_s = status == 429 || status == 503 }, "%s", why);
 }
 
+/* What was found out before the body came is said now. */
+static void reply_refusal(struct http_exchange *x)
+{
+	if (x->refusal.status == 204)
+		http_reply(x, 204, NULL, NULL, 0);
+	else
+		http_reply_error(x, &x->refusal, "%s", x->refusal_text);
+}
+
 /* The head is there: who asks for what?  If it is refused, then as soon as the body is out of the way. */
 static void begin_exchange(struct http_connection *c)
 {
@@ -203,12 +212,16 @@ static void begin_exchange(struct http_connection *c)
 	if (!p->has_body || !p->expects_continue)
 		return;
 	/* Who asks before it sends the body, and is refused, does not send it. */
-	if (x->refusal.status)
-		refuse(c, x->refusal.status, x->refusal_text);
-	else if (evbuffer_add_printf(c->out, "HTTP/1.1 100 Continue\r\n\r\n") < 0)
+	if (x->refusal.status) {
+		c->keep = false;
+		c->state = HTTP_HANDLING;
+		c->deadline_ns = 0;
+		reply_refusal(x);
+	} else if (evbuffer_add_printf(c->out, "HTTP/1.1 100 Continue\r\n\r\n") < 0) {
 		c->gone = true;
-	else
+	} else {
 		http_connection_send(c);
+	}
 }
 
 /* The parser asks for more memory for a body. */
@@ -242,10 +255,8 @@ static void handle(struct http_connection *c)
 	c->state = HTTP_HANDLING;
 	c->deadline_ns = 0;
 	c->http->counts.bytes_received += x->n_body;
-	if (x->refusal.status == 204)
-		http_reply(x, 204, NULL, NULL, 0);
-	else if (x->refusal.status)
-		http_reply_error(x, &x->refusal, "%s", x->refusal_text);
+	if (x->refusal.status)
+		reply_refusal(x);
 	else
 		x->route->handler(x);
 	/* The end of its stream may have been reported while it was still read. */

@@ -348,6 +348,13 @@ def test_web_pages_that_are_allowed(plain):
         assert "x-stainless-lang" in r.headers["access-control-allow-headers"]
         r = plain.get("/nothing", headers={"Origin": origin})
         assert r.status == 404 and r.headers["access-control-allow-origin"] == origin
+    with socket.create_connection(("127.0.0.1", plain.port)) as s:
+        s.sendall(b"OPTIONS /health HTTP/1.1\r\nHost: localhost\r\nOrigin: https://b.example\r\nExpect: 100-continue\r\n"
+                  b"Access-Control-Request-Method: GET\r\nContent-Length: 3\r\n\r\n")
+        got = b""
+        while more := s.recv(4096):
+            got += more
+        assert got.startswith(b"HTTP/1.1 204 ") and got.endswith(b"\r\n\r\n") and got.count(b"\r\n\r\n") == 1
     assert plain.call("OPTIONS", "/nothing", headers={"Origin": "https://b.example",
                                                        "Access-Control-Request-Method": "GET"}).status == 404
 
