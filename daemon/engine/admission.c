@@ -116,8 +116,10 @@ static bool nothing_to_wait_for(const struct engine *e)
 /* False: it must wait for blocks, and nobody may overtake it. */
 static bool wait_for_blocks(struct engine *e, struct engine_request *r)
 {
-	if (!nothing_to_wait_for(e))
+	if (!nothing_to_wait_for(e)) {
+		e->lacks_blocks = true;
 		return false;
+	}
 	engine_fail(e, r, SINK_ERROR_NO_MEMORY, "the request does not fit the KV memory beside what is pinned there");
 	return true;
 }
@@ -168,10 +170,17 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	}
 	if (!r->admit_ns)
 		r->admit_ns = clock_ns();
+	r->yields = false;
 	engine_prefix_claim(r);
 	if (!engine_disk_read(e, r))
 		scheduler_activate(&e->sched, &r->seq);
 	return true;
+}
+
+static void activate(struct engine *e, struct sched_seq *seq)
+{
+	request_of(seq)->yields = false;
+	scheduler_activate(&e->sched, seq);
 }
 
 static void activate_ready(struct engine *e)
@@ -179,41 +188,72 @@ static void activate_ready(struct engine *e)
 	struct sched_seq *seq;
 
 	while ((seq = scheduler_ready_next(&e->sched)))
-		scheduler_activate(&e->sched, seq);
+		activate(e, seq);
+}
+
+/* Its place, and its blocks where they are needed, are for others. */
+static void yield(struct engine *e, struct sched_seq *seq)
+{
+	request_of(seq)->yields = true;
+	scheduler_ready(&e->sched, seq);
+}
+
+/*
+ * As admit_one().  Where seq would wait for blocks, and its account has nothing that runs, those that have more than
+ * one sequence running give up what the youngest of them have, until there is room.
+ */
+static bool admit(struct engine *e, struct sched_seq *seq)
+{
+	struct sched_seq *victim;
+
+	for (;;) {
+		e->lacks_blocks = false;
+		if (admit_one(e, request_of(seq)))
+			return true;
+		victim = e->lacks_blocks ? scheduler_yielder(&e->sched, seq) : NULL;
+		if (!victim)
+			return false;
+		yield(e, victim);
+	}
 }
 
 /* seq gets the place of an account that has more than its share of them.  As admit_one(). */
 static bool take_place(struct engine *e, struct sched_seq *seq, struct sched_seq *victim)
 {
-	scheduler_ready(&e->sched, victim);
+	yield(e, victim);
 	if (seq->state == SCHED_WAITING)
-		return admit_one(e, request_of(seq));
-	scheduler_activate(&e->sched, seq);
+		return admit(e, seq);
+	activate(e, seq);
 	return true;
 }
 
 void engine_admit(struct engine *e)
 {
 	struct sched_seq *seq, *victim;
-	bool more = true, taken = false;
+	bool more = true;
 
 	engine_prefix_woken(e);
 	activate_ready(e);
 	scheduler_admit_begin(&e->sched);
 	while (more) {
 		while (more && (seq = scheduler_admit_next(&e->sched)))
-			more = admit_one(e, request_of(seq));
+			more = admit(e, seq);
 		seq = more ? scheduler_claim(&e->sched, &victim) : NULL;
 		if (!seq)
 			break;
 		more = take_place(e, seq, victim);
-		taken = true;
 		/* Nobody got into it, then. */
 		activate_ready(e);
 	}
-	if (taken)
-		list_for_each(l, &e->sched.ready)
-			engine_prefix_abandon(request_of(list_entry(l, struct sched_seq, link)));
+	activate_ready(e);
+	/* Others need not wait for what those compute who gave up their place. */
+	list_for_each(l, &e->sched.ready) {
+		struct engine_request *r = request_of(list_entry(l, struct sched_seq, link));
+
+		if (r->yields)
+			engine_prefix_abandon(r);
+		r->yields = false;
+	}
 }
 
 /* The uid's blocks are used up: its youngest sequence gives way, this one if there is no other. */

@@ -124,6 +124,7 @@ struct engine {
 	bool disk_expiring;		/* it is being asked */
 	struct list models;		/* the first has its turn */
 	struct scheduler sched;
+	bool lacks_blocks;		/* why what is being admitted has to wait */
 	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */
 	struct list finished;		/* to be released at the end of the round */
 	struct heap deadlines;		/* of requests that have one, the next first */

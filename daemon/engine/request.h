@@ -39,6 +39,7 @@ struct engine_request {
 	char *ns;			/* of the cache; NULL: it has no part in it */
 	char *own, *also[ENGINE_ALSO_MAX];	/* of params, where it has: see prefix-miss.c */
 	bool pinned;			/* what it was to pin */
+	bool yields;			/* it gives up its place, in this round of admission */
 	struct tree_path path;		/* in the model's tree, where it has one */
 	struct disk_job *disk_job;	/* what the disk is asked for it; NULL: nothing */
 	bool disk_asked, disk_touched;

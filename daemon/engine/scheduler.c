@@ -367,6 +367,21 @@ struct sched_seq *scheduler_claim(struct scheduler *s, struct sched_seq **victim
 	return seq ? seq : choose(s, poor);
 }
 
+struct sched_seq *scheduler_yielder(struct scheduler *s, const struct sched_seq *seq)
+{
+	struct sched_uid *rich = NULL;
+
+	if (!s->fair || seq->share->uid->n_active)
+		return NULL;
+	list_for_each(l, &s->admit_turns) {
+		struct sched_uid *u = uid_of(l);
+
+		if (u->n_active > 1 && (!rich || has_less(rich, u, -1)))
+			rich = u;
+	}
+	return rich ? youngest_active_of(rich) : NULL;
+}
+
 /* --- who gives way --- */
 
 /* The youngest in a list sorted by age that holds blocks. */

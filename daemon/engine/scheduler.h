@@ -164,6 +164,12 @@ struct sched_seq *scheduler_ready_next(struct scheduler *s);
 struct sched_seq *scheduler_claim(struct scheduler *s, struct sched_seq **victim);
 
 /*
+ * seq waits, and its account has nothing active: the youngest active sequence, other than its only one, of the account
+ * that has most of them for its weight.  NULL: there is none.
+ */
+struct sched_seq *scheduler_yielder(struct scheduler *s, const struct sched_seq *seq);
+
+/*
  * Who gives back blocks first: of the parked ones the youngest, then of the
  * ready, then of the active (unless idle_only).  uid, model: only sequences of
  * that one, unless NULL.  NULL: nobody holds any.

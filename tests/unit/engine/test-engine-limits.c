@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deadlines in every phase of a request; what others may know of how the engine gets on. */
+/* Deadlines in every phase of a request; blocks that one has and another needs; what others may know of how the engine gets on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,6 +174,42 @@ static void test_many(void **state)
 	stop(&f);
 }
 
+/*
+ * One user has all blocks, in several sequences: another needs not wait for one of these to end.  Nobody's answer
+ * changes, and with one sequence of each nobody has to give way.
+ */
+static void test_blocks_of_others(void **state)
+{
+	struct engine_config config = config_default;
+
+	(void)state;
+	config.max_seqs = 8;
+	config.prefill_quantum = 128;
+	for (int fair = 0; fair < 2; fair++) {
+		struct fake_request one = make_request(4, 2, 80, 1), many[4];
+		struct fixture f;
+
+		config.no_fairness = !fair;
+		f = start(&config);
+		fake.n_allowed = 0;
+		for (uint64_t id = 0; id < 4; id++) {
+			many[id] = make_request(id, 1, 76, 15);
+			submit(&f, &many[id]);
+		}
+		fake_allow(5);
+		fake_wait_step(6);	/* all have 5 of the 24 blocks, and decode */
+		submit(&f, &one);
+		fake_allow(UINT64_MAX);
+		fake_client_wait_released(f.client, 5);
+		assert_int_equal(f.client->results[4].released_as == 1, fair);
+		assert_int_equal(stats_of(&f).preemptions > 0, fair);
+		check_whole(&f, &one);
+		for (uint64_t id = 0; id < 4; id++)
+			check_whole(&f, &many[id]);
+		stop(&f);
+	}
+}
+
 /* Held in a step it is stuck, for longer and longer; with nothing to do it is not. */
 static void test_stuck(void **state)
 {
@@ -248,6 +284,7 @@ int main(void)
 		cmocka_unit_test(test_parked),
 		cmocka_unit_test(test_held),
 		cmocka_unit_test(test_many),
+		cmocka_unit_test(test_blocks_of_others),
 		cmocka_unit_test(test_stuck),
 		cmocka_unit_test(test_wait_hint),
 	};
