@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file of keys.  What was understood is written down again in one plain form: that must be understood in the same way,
- * each key be found by its secret and by nothing that is nearly it, and no refusal tell a secret.
+ * The file of keys.  What was understood is written down again in one plain form: that must be understood in the
+ * same way, and each key be found by its secret and by nothing that is nearly it.
  */
 #include "daemon/server/http-keys.h"
 #include "tests/fuzz/fuzz.h"

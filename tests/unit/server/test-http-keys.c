@@ -4,11 +4,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "daemon/server/http-keys.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/hash.h"
 
 static struct http_keys *parse(const char *text)
 {
@@ -69,6 +71,49 @@ static void test_accounts(void **state)
 
 	assert_int_equal(a->keys[1].account, b->keys[0].account);
 	assert_int_not_equal(a->keys[0].account, a->keys[1].account);
+}
+
+struct named {
+	uint32_t account;
+	unsigned number;
+};
+
+static int compare(const void *a, const void *b)
+{
+	const struct named *x = a, *y = b;
+
+	return x->account < y->account ? -1 : x->account > y->account;
+}
+
+/* Two names that would be one account: found among many, since the ids have 31 bits. */
+static void test_names_that_collide(void **state)
+{
+	const size_t n = 300000;
+	struct named *all = malloc(n * sizeof(*all));
+	size_t i, pairs = 0;
+
+	assert_non_null(all);
+	for (i = 0; i < n; i++) {
+		char name[16];
+
+		snprintf(name, sizeof(name), "k%zu", i);
+		all[i].number = (unsigned)i;
+		all[i].account = (uint32_t)(hash_u64(name, strlen(name), 0) % (UINT32_MAX - ACCOUNT_ID_KEYS));
+	}
+	qsort(all, n, sizeof(*all), compare);
+	for (i = 1; i < n && pairs < 3; i++) {
+		char text[128], both[64];
+
+		if (all[i].account != all[i - 1].account)
+			continue;
+		pairs++;
+		snprintf(text, sizeof(text), "k%u secret-a-0123456789\nk%u secret-b-0123456789\n", all[i - 1].number,
+			 all[i].number);
+		snprintf(both, sizeof(both), "k%u and k%u", all[i - 1].number, all[i].number);
+		refused(text, both);
+	}
+	assert_true(pairs > 0);
+	free(all);
 }
 
 static void test_refusals(void **state)
@@ -149,6 +194,7 @@ int main(void)
 	const struct CMUnitTest tests[] = {
 		cmocka_unit_test(test_lines),
 		cmocka_unit_test(test_accounts),
+		cmocka_unit_test(test_names_that_collide),
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_number_of_keys),
 		cmocka_unit_test(test_find),
