@@ -30,7 +30,7 @@ class Logits:
         return r.stdout
 
     def hashes(self, model, ids, **options):
-        """A hash of the logits of every position."""
+        """A hash of the logits and the hidden state of every position."""
         out = self.run(model, "--hash", ids=ids, **options).split()
         assert len(out) == len(ids)
         return out

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Same tokens, same bits: nothing but a sequence's tokens may change its logits.
+"""Same tokens, same bits: nothing but a sequence's tokens may change its logits and hidden states.
 
 The oracle is the sequence alone, in one chunk, on one thread; every other way
-to compute it must give the same 128-bit hash of the logits at every position.
+to compute it must give the same 128-bit hash of both at every position.
 kvd-logits fills the pool with NaN and shuffles the blocks, so that reading a
 position that was not written shows too.
 """

@@ -38,7 +38,7 @@ static const char usage[] =
 	"  --output FILE       float32 logits of every position\n"
 	"  --hidden FILE       float32 final hidden states of every position\n"
 	"  --summary FILE      a line per position: likeliest id, log of the sum of exponentials\n"
-	"  --hash              a hash of every position's logits on standard output\n"
+	"  --hash              a hash of every position's logits and hidden state on standard output\n"
 	"       kvd-logits --levels\n"
 	"  prints the CPU levels that this machine can run\n";
 
@@ -281,7 +281,7 @@ static uint32_t add_rows(struct run *run, struct kb_batch *b, struct sequence *s
 	for (uint32_t i = 0; i < s->n_rows; i++) {
 		if (first || i == s->n_rows - 1)
 			run->logit_rows[n_logits++] = b->n_rows;
-		if (first && run->hidden)
+		if (first && (run->hidden || run->o.hash))
 			run->hidden_rows[b->n_hidden++] = b->n_rows;
 		run->batch_tokens[b->n_rows++] = s->tokens[s->pos + i];
 	}
@@ -308,36 +308,32 @@ static double log_sum_exp(const float *logits, uint32_t n, float max)
 	return (double)max + log(sum);
 }
 
-static void print_hash(const float *logits, uint32_t n)
+static void print_hash(const float *logits, uint32_t n, const float *hidden, uint32_t n_embd)
 {
 	_cleanup_(hasher_freep) struct hasher *h = NULL;
 	uint8_t digest[16];
 
 	check(hasher_new(&h), "hash");
 	hasher_update(h, logits, n * sizeof(*logits));
+	hasher_update(h, hidden, n_embd * sizeof(*hidden));
 	hasher_digest(h, digest);
 	for (size_t i = 0; i < sizeof(digest); i++)
 		printf("%02x", digest[i]);
 	putchar('\n');
 }
 
-static void put_logits(struct run *run, const float *logits)
+/* hidden: there where it is hashed or written. */
+static void put_position(struct run *run, const float *logits, const float *hidden)
 {
-	uint32_t n = run->info->n_vocab, best = argmax(logits, n);
+	uint32_t n = run->info->n_vocab, best = argmax(logits, n), n_embd = run->info->n_embd;
 
 	if (run->output && fwrite(logits, sizeof(*logits), n, run->output) != n)
 		die("%s: cannot be written", run->o.output);
 	if (run->summary)
 		fprintf(run->summary, "%u %.9g\n", best, log_sum_exp(logits, n, logits[best]));
 	if (run->o.hash)
-		print_hash(logits, n);
-}
-
-static void put_hidden(struct run *run, uint32_t n_rows)
-{
-	size_t n = (size_t)n_rows * run->info->n_embd;
-
-	if (run->hidden && fwrite(run->be->ops->step_hidden(run->ws), sizeof(float), n, run->hidden) != n)
+		print_hash(logits, n, hidden, n_embd);
+	if (run->hidden && fwrite(hidden, sizeof(*hidden), n_embd, run->hidden) != n_embd)
 		die("%s: cannot be written", run->o.hidden);
 }
 
@@ -373,11 +369,10 @@ static void run_all(struct run *run)
 	uint32_t n_vocab = run->info->n_vocab, n_greedy = run->o.n_greedy;
 
 	while (s->pos < s->n_tokens) {
-		const float *logits = step(run);
+		const float *logits = step(run), *hidden = run->be->ops->step_hidden(run->ws);
 
 		for (uint32_t i = 0; i < s->n_rows; i++)
-			put_logits(run, logits + (size_t)i * n_vocab);
-		put_hidden(run, s->n_rows);
+			put_position(run, logits + (size_t)i * n_vocab, hidden + (size_t)i * run->info->n_embd);
 		if (s->pos == s->n_tokens && n_greedy) {
 			s->tokens[s->n_tokens] =
 				(int32_t)argmax(logits + (size_t)(s->n_rows - 1) * n_vocab, n_vocab);

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes tests/data/oracle-logits*.{json,bin}: what independent implementations say about the two real models.
+"""Makes tests/data/oracle-{logits,embeddings}*: what independent implementations say about the two real models.
 
     make-oracle-logits.py NAME tokens    MODEL    needs llama-cpp-python; writes the texts' token ids
     make-oracle-logits.py NAME reference MODEL    needs numpy, torch, transformers, gguf
     make-oracle-logits.py NAME peer      MODEL    needs llama-cpp-python
+    make-oracle-logits.py NAME embeddings      MODEL    as reference
+    make-oracle-logits.py NAME embeddings-peer MODEL    as peer
 
 NAME: smollm2 or gemma3.  `reference`: the weights are dequantised to FP32 by the `gguf` package and put into
 `transformers`' class, everything in FP32.  `peer`: llama-cpp-python with an F16 cache, its divergence from
@@ -67,6 +69,7 @@ class Task:
         self.texts, self.top = texts, top
         self.index_path = DATA / ("oracle-logits%s.json" % name)
         self.values_path = DATA / ("oracle-logits%s.bin" % name)
+        self.embeddings_path = DATA / ("oracle-embeddings%s.bin" % name)
         self.record = struct.Struct("<%d%s%dff" % (top, id_format, top))
         self.index = json.loads(self.index_path.read_text()) if self.index_path.exists() else {}
 
@@ -211,6 +214,44 @@ def divergence(ids, logp, rest, row, np):
     return kl + math.exp(rest) * (rest - math.log(max(1 - q_top, 1e-12)))
 
 
+def make_embeddings(task, path):
+    """Of each text the mean of the final hidden states of all its tokens, then the last one's."""
+    import torch
+
+    model = reference_model(path)
+    with torch.no_grad(), open(task.embeddings_path, "wb") as out:
+        for text in task.index["texts"]:
+            states = model.model(torch.tensor([text["ids"]])).last_hidden_state[0]
+            logits = model(torch.tensor([text["ids"]])).logits[0, -1]       # these are what the head gets
+            assert torch.allclose(model.lm_head(states[-1:])[0], logits, atol=1e-3), text["text"][:20]
+            for vector in (states.double().mean(dim=0), states[-1]):
+                out.write(vector.float().numpy().astype("<f4").tobytes())
+            print("%d positions" % len(text["ids"]), flush=True)
+
+
+def make_embeddings_peer(task, path):
+    import llama_cpp
+    import numpy as np
+
+    n = len(task.index["texts"])
+    values = np.fromfile(task.embeddings_path, dtype="<f4").reshape(n, 2, -1).astype(np.float64)
+    worst = {}
+    for k, name in enumerate(("mean", "last")):
+        kind = getattr(llama_cpp, "LLAMA_POOLING_TYPE_" + name.upper())
+        llm = llama_cpp.Llama(path, embedding=True, pooling_type=kind, n_ctx=2048, n_batch=2048, n_ubatch=2048, n_threads=2,
+                              verbose=False)
+        cosines = []
+        for i, text in enumerate(task.index["texts"]):
+            llm.tokenize = lambda *_, ids=text["ids"], **__: ids
+            v = np.array(llm.embed("the ids", normalize=False), dtype=np.float64)
+            cosines.append(float(v @ values[i, k] / np.linalg.norm(v) / np.linalg.norm(values[i, k])))
+        worst[name] = min(cosines)
+    task.index["embeddings_peer"] = {"llama_cpp_python": llama_cpp.__version__, "least_cosine": worst}
+    task.save()
+    print(worst)
+
+
 if __name__ == "__main__":
-    {"tokens": make_tokens, "reference": make_reference, "peer": make_peer}[sys.argv[2]](
+    {"tokens": make_tokens, "reference": make_reference, "peer": make_peer, "embeddings": make_embeddings,
+     "embeddings-peer": make_embeddings_peer}[sys.argv[2]](
         TASKS[sys.argv[1]](), sys.argv[3])
