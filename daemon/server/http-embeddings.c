@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/server/http-body.h"
 #include "daemon/server/http-code.h"
 #include "daemon/server/http-fields.h"
 #include "daemon/server/http-prompts.h"
@@ -50,7 +51,8 @@ struct embeddings {
 	struct http_sink *sink;
 	uint64_t client;		/* the engine's */
 	struct body body;
-	struct http_prompts prompts;	/* as long as the exchange */
+	struct http_body bytes;		/* which body and prompts refer to; or as long as the exchange */
+	struct http_prompts prompts;
 	struct namespace_choice namespace;
 	uint64_t deadline_ns;
 	uint32_t n_embd;		/* 0: not known yet */
@@ -82,6 +84,7 @@ static void unref(struct embeddings *e)
 		http_writer_deinit(&e->inputs[i].text);
 		charge_deinit(&e->inputs[i].memory);
 	}
+	http_body_deinit(&e->bytes);
 	free(e);
 }
 
@@ -378,34 +381,48 @@ static int check_body(const struct body *b, struct http_refusal *why)
 					 "encoding_format must be float or base64");
 	if (strcmp(b->pooling, "mean") && strcmp(b->pooling, "last"))
 		return http_field_refuse(why, "pooling", HTTP_CODE_VALUE, "pooling must be mean or last");
-	return 0;
+	return http_request_check_key(b->cache_key, why);
 }
 
-static int read_body(const struct http_exchange *x, struct body *b, struct http_prompts *prompts,
-		     struct http_refusal *why)
+/* The body, as far as that is possible without knowing whose it is. */
+static void *read_body(const uint8_t *bytes, size_t n, struct http_refusal *why)
 {
+	struct body b = { .format = "float", .pooling = "mean" };
+	struct http_prompts prompts;
+	struct embeddings *e;
 	struct http_json root;
-	int r = http_fields_parse(x->body, x->n_body, &root, why);
 
-	*b = (struct body){ .format = "float", .pooling = "mean" };
-	if (!r)
-		r = http_fields_read(&root, fields, ARRAY_SIZE(fields), "", b, why);
-	if (!r)
-		r = check_body(b, why);
-	return r ? r : http_prompts_init(prompts, &b->input, "input", INPUTS_MAX, why);
+	if (http_fields_parse(bytes, n, &root, why) ||
+	    http_fields_read(&root, fields, ARRAY_SIZE(fields), "", &b, why) || check_body(&b, why) ||
+	    http_prompts_init(&prompts, &b.input, "input", INPUTS_MAX, why))
+		return NULL;
+	e = calloc(1, sizeof(*e) + prompts.n * sizeof(e->inputs[0]));
+	if (!e) {
+		http_code_refusal(why, KVD_CODE_NO_MEMORY, NULL, "out of memory");
+		return NULL;
+	}
+	e->refs = 1;
+	e->body = b;
+	e->prompts = prompts;
+	for (size_t i = 0; i < prompts.n; i++)
+		http_prompts_next(&e->prompts, &e->inputs[i].prompt);
+	return e;
 }
 
-static int choose_namespace(const struct http_exchange *x, const struct body *b, struct namespace_choice *out,
-			    struct http_refusal *why)
+static void free_request(void *request)
 {
-	const char *key = *b->cache_key ? b->cache_key : NULL;
-	struct diag diag = DIAG_NULL;
-	int r = http_request_check_key(b->cache_key, why);
+	unref(request);
+}
 
-	if (r)
-		return r;
-	r = namespace_choose_as(&x->server->namespaces, x->peer.own, x->peer.groups, NULL, key, out, &diag);
-	return r ? http_field_refuse(why, "prompt_cache_key", HTTP_CODE_VALUE, "prompt_cache_key: %s", diag.text) : 0;
+static int choose_namespace(struct embeddings *e, struct http_refusal *why)
+{
+	const struct http_exchange *x = e->x;
+	const char *key = *e->body.cache_key ? e->body.cache_key : NULL;
+	struct diag diag = DIAG_NULL;
+
+	if (namespace_choose_as(&e->server->namespaces, x->peer.own, x->peer.groups, NULL, key, &e->namespace, &diag))
+		return http_field_refuse(why, "prompt_cache_key", HTTP_CODE_VALUE, "prompt_cache_key: %s", diag.text);
+	return 0;
 }
 
 static int make_sink(struct embeddings *e)
@@ -422,59 +439,51 @@ static int make_sink(struct embeddings *e)
 	return r;
 }
 
-/* NULL: no memory. */
-static struct embeddings *embeddings_new(struct http_exchange *x, const struct body *b,
-					 const struct http_prompts *prompts)
+/* The exchange is ready to begin.  NULL: it has ended. */
+static struct served_model *prepare(struct embeddings *e)
 {
-	struct embeddings *e = calloc(1, sizeof(*e) + prompts->n * sizeof(e->inputs[0]));
+	struct http_refusal why = HTTP_REFUSAL_NULL;
+	struct served_model *model = NULL;
+	int r;
 
-	if (!e)
+	if (!choose_namespace(e, &why))
+		model = http_choose_model(e->server->models, e->body.model, &why);
+	if (!model) {
+		http_code_hint(&why, e->server->models, e->x->peer.account);
+		fail(e, &why);
 		return NULL;
-	e->refs = 1;
+	}
+	/* What the default one is may change. */
+	snprintf(e->body.model, sizeof(e->body.model), "%s", model->name);
+	r = make_sink(e);
+	if (!r)
+		return model;
+	fail_code(e, r == HTTP_SINK_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY, NULL,
+		  r == HTTP_SINK_E_QUOTA ? "the answers of this user take too much memory" : "out of memory");
+	return NULL;
+}
+
+static void take(struct http_exchange *x, void *request, struct http_body *bytes)
+{
+	struct embeddings *e = request;
+	struct served_model *model;
+
 	e->x = x;
 	e->server = x->server;
-	e->body = *b;
-	e->prompts = *prompts;
-	for (size_t i = 0; i < prompts->n; i++)
-		http_prompts_next(&e->prompts, &e->inputs[i].prompt);
+	e->bytes = *bytes;
 	e->client = ++x->server->next_session;
-	if (b->timeout_s > 0)
-		e->deadline_ns = clock_ns() + (uint64_t)(b->timeout_s * 1e9);
-	return e;
+	if (e->body.timeout_s > 0)
+		e->deadline_ns = clock_ns() + (uint64_t)(e->body.timeout_s * 1e9);
+	x->data = e;
+	x->closed = on_closed;
+	model = prepare(e);
+	if (model && (!model->hosted.model || check_dimensions(e, model_info(model->hosted.model)->n_embd)))
+		start_some(e);
 }
 
 void http_post_embeddings(struct http_exchange *x)
 {
-	struct http_refusal why = HTTP_REFUSAL_NULL;
-	struct served_model *model = NULL;
-	struct namespace_choice namespace;
-	struct http_prompts prompts;
-	struct embeddings *e = NULL;
-	struct body body;
-	int r = read_body(x, &body, &prompts, &why);
+	static const struct http_body_reader reader = { read_body, take, free_request };
 
-	if (!r)
-		r = choose_namespace(x, &body, &namespace, &why);
-	if (!r)
-		model = http_choose_model(x->server->models, body.model, &why);
-	if (model)
-		e = embeddings_new(x, &body, &prompts);
-	if (!e) {
-		if (model)
-			http_code_refusal(&why, KVD_CODE_NO_MEMORY, NULL, "out of memory");
-		http_code_hint(&why, x->server->models, x->peer.account);
-		http_reply_refusal(x, &why);
-		return;
-	}
-	e->namespace = namespace;
-	/* What the default one is may change. */
-	snprintf(e->body.model, sizeof(e->body.model), "%s", model->name);
-	x->data = e;
-	x->closed = on_closed;
-	r = make_sink(e);
-	if (r)
-		fail_code(e, r == HTTP_SINK_E_QUOTA ? KVD_CODE_QUOTA : KVD_CODE_NO_MEMORY, NULL,
-			  r == HTTP_SINK_E_QUOTA ? "the answers of this user take too much memory" : "out of memory");
-	else if (!model->hosted.model || check_dimensions(e, model_info(model->hosted.model)->n_embd))
-		start_some(e);
+	http_body_read(x, &reader);
 }

@@ -106,7 +106,7 @@ def test_kinds_of_input(web, bytes_model, tmp_path):
 
 def test_many(web, bytes_model, tmp_path):
     """As many as may be, beside each other, in order, each as if it were alone."""
-    texts = [f"{'long ' * (i % 40)}text number {i}" for i in range(256)]
+    texts = [f"{'long ' * (i % (6 if conftest.SANITIZED else 40))}text number {i}" for i in range(256)]
     got, usage = embed(web, texts)
     assert len(got) == 256 and len({str(v) for v in got}) == 256
     for i in (0, 1, 77, 255):
@@ -114,6 +114,20 @@ def test_many(web, bytes_model, tmp_path):
     assert len(tokenize(bytes_model, texts[77], tmp_path)) == embed(web, texts[77])[1]["prompt_tokens"]
     assert usage["prompt_tokens"] == sum(embed(web, texts[i:i + 64])[1]["prompt_tokens"] for i in range(0, 256, 64))
     web.refused(PATH, {"input": ["x"] * 257}, "input")
+
+
+def test_long_body(web):
+    """One that a worker reads: the same answers, and the same refusals."""
+    inputs = [random_ids(i, 700) for i in range(64)]
+    assert len(json.dumps(inputs)) > 200000
+    got, usage = embed(web, inputs, pooling="last")
+    assert usage["prompt_tokens"] == 64 * 700
+    for i in (0, 63):
+        assert embed(web, inputs[i], pooling="last")[0] == [got[i]]
+    web.refused(PATH, {"input": [*inputs, [-1]]}, "input[64][0]")
+    web.refused(PATH, {"input": inputs, "pooling": "none"}, "pooling")
+    web.refused(PATH, {"input": inputs, "model": "nobody"}, "model", status=404)
+    web.refused(PATH, {"input": [5] * 100000}, "input", code="context_length_exceeded")
 
 
 def test_beside_others(web):
