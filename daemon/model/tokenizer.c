@@ -272,6 +272,21 @@ const uint8_t *tokenizer_bytes_after(const struct tokenizer *t, int32_t previous
 	return bytes + 1;
 }
 
+size_t tokenizer_join(const struct tokenizer *t, const int32_t *ids, size_t n_ids, uint8_t *out)
+{
+	size_t total = 0;
+
+	for (size_t i = 0; i < n_ids; i++) {
+		size_t n;
+		const uint8_t *bytes = tokenizer_bytes_after(t, i ? ids[i - 1] : -1, ids[i], &n);
+
+		if (out && n)
+			memcpy(out + total, bytes, n);
+		total += n;
+	}
+	return total;
+}
+
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id)
 {
 	return is_token(t, id) && t->vocab.tokens[id].control;

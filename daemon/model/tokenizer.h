@@ -63,6 +63,8 @@ const uint8_t *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *n)
  * text's.  So the bytes of tokenizer_encode()'s ids are its text.
  */
 const uint8_t *tokenizer_bytes_after(const struct tokenizer *t, int32_t previous, int32_t id, size_t *n);
+/* The bytes of ids one behind the other, to out (NULL: they are only counted); how many. */
+size_t tokenizer_join(const struct tokenizer *t, const int32_t *ids, size_t n_ids, uint8_t *out);
 /* Control tokens (bos, im_start...) are not shown as text. */
 bool tokenizer_is_control(const struct tokenizer *t, int32_t id);
 /* End of generation: eos, eot, and the tokens known by name (<|im_end|>, <|eot_id|>, ...). */

@@ -58,14 +58,7 @@ static const uint8_t *piece_at(const struct tokenizer *tokenizer, const struct t
 /* Bytes of the sizes and texts behind the ids. */
 static uint64_t pieces_size(const struct tokenizer *tokenizer, const struct token_list *ids)
 {
-	uint64_t total = (uint64_t)ids->n * sizeof(uint32_t);
-	size_t n;
-
-	for (size_t i = 0; i < ids->n; i++) {
-		piece_at(tokenizer, ids, i, &n);
-		total += n;
-	}
-	return total;
+	return (uint64_t)ids->n * sizeof(uint32_t) + tokenizer_join(tokenizer, ids->ids, ids->n, NULL);
 }
 
 /* The range was checked to be within the arena. */

@@ -454,30 +454,20 @@ static void put_echo(struct choice *c, const struct submission *s, const struct 
 	const struct submission_part *part = &s->parts[0];
 	const int32_t *ids = (const int32_t *)(const void *)part->data;
 	_cleanup_(freep) uint8_t *bytes = NULL;
-	size_t n_ids = part->n_bytes / sizeof(*ids), n_total = 0, n;
+	size_t n_ids = part->n_bytes / sizeof(*ids), n_total;
 
 	if (part->kind == KVD_PART_TEXT) {
 		http_put_escaped(&c->text, part->data, part->n_bytes);
 		return;
 	}
-	for (size_t i = 0; i < n_ids; i++) {
-		(void)tokenizer_bytes_after(t, i ? ids[i - 1] : -1, ids[i], &n);
-		n_total += n;
-	}
 	/* Characters may reach from one token into the next. */
+	n_total = tokenizer_join(t, ids, n_ids, NULL);
 	bytes = malloc(n_total + 1);
 	if (!bytes) {
 		c->text.failed = true;
 		return;
 	}
-	n_total = 0;
-	for (size_t i = 0; i < n_ids; i++) {
-		const uint8_t *piece = tokenizer_bytes_after(t, i ? ids[i - 1] : -1, ids[i], &n);
-
-		if (n)
-			memcpy(bytes + n_total, piece, n);
-		n_total += n;
-	}
+	(void)tokenizer_join(t, ids, n_ids, bytes);
 	http_put_escaped(&c->text, bytes, n_total);
 }
 

@@ -46,22 +46,6 @@ CLEANUP_DEFINE(struct tokenization, tokenization_free)
 
 /* --- on the worker ------------------------------------------------------------------------------- */
 
-static const uint8_t *piece_at(const struct tokenizer *tokenizer, const int32_t *ids, size_t i, size_t *n)
-{
-	return tokenizer_bytes_after(tokenizer, i ? ids[i - 1] : -1, ids[i], n);
-}
-
-static size_t pieces_bytes(const struct tokenizer *tokenizer, const int32_t *ids, size_t n_ids)
-{
-	size_t total = 0, n;
-
-	for (size_t i = 0; i < n_ids; i++) {
-		(void)piece_at(tokenizer, ids, i, &n);
-		total += n;
-	}
-	return total;
-}
-
 /* What the answer takes, before it is made; buffers may grow to twice that.  False: refused. */
 static bool charge_result(struct tokenization *t, uint64_t n)
 {
@@ -90,7 +74,7 @@ static void put_ids(struct tokenization *t, const struct tokenizer *tokenizer, c
 	uint64_t size = (uint64_t)n_ids * ID_TEXT + 64;
 
 	if (t->with_pieces)
-		size += 6 * (uint64_t)pieces_bytes(tokenizer, ids, n_ids) + (uint64_t)n_ids * PIECE_TEXT;
+		size += 6 * (uint64_t)tokenizer_join(tokenizer, ids, n_ids, NULL) + (uint64_t)n_ids * PIECE_TEXT;
 	if (!charge_result(t, size))
 		return;
 	http_put_text(&t->out, "{\"tokens\":[");
@@ -104,7 +88,7 @@ static void put_ids(struct tokenization *t, const struct tokenizer *tokenizer, c
 			http_put_u64(&t->out, (uint64_t)ids[i]);
 			continue;
 		}
-		bytes = piece_at(tokenizer, ids, i, &n);
+		bytes = tokenizer_bytes_after(tokenizer, i ? ids[i - 1] : -1, ids[i], &n);
 		put_piece(&t->out, ids[i], bytes, n);
 	}
 	http_put_text(&t->out, "]}");
@@ -143,12 +127,12 @@ static bool check_ids(struct tokenization *t, const struct tokenizer *tokenizer,
 static void decode(struct tokenization *t, const struct tokenizer *tokenizer)
 {
 	const int32_t *ids = (const int32_t *)(const void *)t->data;
-	size_t n_ids = t->n / sizeof(*ids), n_bytes, at = 0, n;
+	size_t n_ids = t->n / sizeof(*ids), n_bytes;
 	_cleanup_(freep) uint8_t *bytes = NULL;
 
 	if (!check_ids(t, tokenizer, ids, n_ids))
 		return;
-	n_bytes = pieces_bytes(tokenizer, ids, n_ids);
+	n_bytes = tokenizer_join(tokenizer, ids, n_ids, NULL);
 	if (!charge_result(t, 7 * (uint64_t)n_bytes + 64))
 		return;
 	/* Characters may reach from one token into the next. */
@@ -157,12 +141,7 @@ static void decode(struct tokenization *t, const struct tokenizer *tokenizer)
 		t->out.failed = true;
 		return;
 	}
-	for (size_t i = 0; i < n_ids; i++, at += n) {
-		const uint8_t *piece = piece_at(tokenizer, ids, i, &n);
-
-		if (n)
-			memcpy(bytes + at, piece, n);
-	}
+	(void)tokenizer_join(tokenizer, ids, n_ids, bytes);
 	http_put_text(&t->out, "{\"content\":");
 	http_put_string(&t->out, bytes, n_bytes);
 	http_put_text(&t->out, "}");

@@ -571,7 +571,7 @@ def test_stalled_reader(daemons, tiny_model, directory):
     """It stalls itself alone, in bounded memory, and then finds all of its text."""
     d = daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2", "--http", f"unix:{directory}/http.sock",
                 "--ctx", "2048")
-    body = {"prompt": "stalled", "max_tokens": 1900, "ignore_eos": True, "temperature": 1.6, "seed": 1, "logprobs": 20}
+    body = {"prompt": "stalled", "max_tokens": 900, "ignore_eos": True, "temperature": 1.6, "seed": 1, "logprobs": 20}
     wanted = choices(post(d, COMPLETIONS, body))[0][0]
     c = send(d, COMPLETIONS, {**body, "stream": True})
     generated = []
@@ -588,6 +588,18 @@ def test_stalled_reader(daemons, tiny_model, directory):
     text = "".join(v["choices"][0]["text"] for kind, v in events(c.getresponse()) if kind == "data")
     c.close()
     assert text == wanted
+
+
+def test_answer_over_the_limit(daemons, tiny_model, directory):
+    """What is kept of an answer is charged; a stream of the same is not kept."""
+    d = daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2", "--http", f"unix:{directory}/http.sock",
+                "--uid-memory", "6M")
+    body = {"prompt": "long", "max_tokens": 900, "ignore_eos": True, "logprobs": 20}
+    e, headers = refused(d, COMPLETIONS, body, 429)
+    assert "memory" in e["message"] and int(headers["Retry-After"]) >= 1
+    d.idle()
+    assert Streamed(d, COMPLETIONS, body).finish == {0: "length"}
+    assert choices(post(d, COMPLETIONS, {**body, "logprobs": None}))[1] == {0: "length"}
 
 
 def test_deadline(slow):
