@@ -303,17 +303,13 @@ static size_t collected_bytes(const struct generation *g)
 /* They are charged in large steps.  False: they are too many for the account. */
 static bool charge_collected(struct generation *g)
 {
-	size_t n = collected_bytes(g);
-	struct charge larger = CHARGE_NULL;
+	/* Twice, since the reply is put together out of them.  They grow to powers of two. */
+	uint64_t n = 2 * (uint64_t)collected_bytes(g);
 
 	if (n <= COLLECT_MIN || n <= g->collected.amount)
 		return true;
-	/* Twice, since the reply is put together out of them. */
-	if (charge_init(&larger, g->server->accounts, g->x->peer.account, ACCOUNT_MEMORY, 2 * (uint64_t)n))
-		return false;
 	charge_deinit(&g->collected);
-	g->collected = larger;
-	return true;
+	return !charge_init(&g->collected, g->server->accounts, g->x->peer.account, ACCOUNT_MEMORY, n);
 }
 
 /* The reply in one piece. */
@@ -396,9 +392,12 @@ static bool take(struct generation *g, const struct http_batch *b)
 		c->ended = true;
 		g->n_ended++;
 	}
-	if (g->out.failed || (!g->request->stream && !charge_collected(g))) {
-		fail_code(g, g->out.failed ? KVD_CODE_NO_MEMORY : KVD_CODE_QUOTA, NULL,
-			  "the answers of this user take too much memory");
+	if (g->out.failed) {
+		fail_code(g, KVD_CODE_NO_MEMORY, NULL, "out of memory for the answer");
+		return false;
+	}
+	if (!g->request->stream && !charge_collected(g)) {
+		fail_code(g, KVD_CODE_QUOTA, NULL, "the answers of this user take too much memory");
 		return false;
 	}
 	if (g->n_ended < g->n_choices)

@@ -594,12 +594,13 @@ def test_answer_over_the_limit(daemons, tiny_model, directory):
     """What is kept of an answer is charged; a stream of the same is not kept."""
     d = daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2", "--http", f"unix:{directory}/http.sock",
                 "--uid-memory", "6M")
-    body = {"prompt": "long", "max_tokens": 900, "ignore_eos": True, "logprobs": 20}
-    e, headers = refused(d, COMPLETIONS, body, 429)
+    body = {"messages": USER, "max_tokens": 1900, "ignore_eos": True, "logprobs": True, "top_logprobs": 20}
+    e, headers = refused(d, CHAT, body, 429)
     assert "memory" in e["message"] and int(headers["Retry-After"]) >= 1
     d.idle()
-    assert Streamed(d, COMPLETIONS, body).finish == {0: "length"}
-    assert choices(post(d, COMPLETIONS, {**body, "logprobs": None}))[1] == {0: "length"}
+    assert Streamed(d, CHAT, body).finish == {0: "length"}
+    body.update(logprobs=False, top_logprobs=None)
+    assert choices(post(d, CHAT, body))[1] == {0: "length"}
 
 
 def test_deadline(slow):
