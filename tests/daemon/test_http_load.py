@@ -16,9 +16,9 @@ import time
 from conftest import LONG, PATIENCE, SANITIZED, make_tiny
 from httpclient import Events, Parser, call, request
 
-N_CLIENTS = 200
+N_CLIENTS = 40 if SANITIZED else 200
 SECONDS = 600 if LONG else 12 if SANITIZED else 50
-N_REQUESTS = 60                # different ones
+N_REQUESTS = 20 if SANITIZED else 60                # different ones
 HOWS = ["finish"] * 6 + ["slow", "close", "reset", "reset", "leave", "half"]
 
 
@@ -29,7 +29,7 @@ def make_requests(rng):
     prefixes = [" ".join(rng.choice(stock) for _ in range(n)) for n in (0, 3, 10, 30)]
     for i in range(N_REQUESTS):
         end = " ".join(rng.choice(stock) for _ in range(rng.randrange(1, 12)))
-        body = {"max_tokens": rng.choice([1, 5, 20, 60, 120]), "temperature": rng.choice([0, 0.8, 1.6]), "seed": i,
+        body = {"max_tokens": rng.choice([1, 5, 20, 40 if SANITIZED else 120]), "temperature": rng.choice([0, 0.8, 1.6]), "seed": i,
                 "ignore_eos": rng.random() < 0.7}
         if rng.random() < 0.2:
             body["stop"] = [rng.choice("abcde"), "never"]

@@ -116,7 +116,7 @@ def test_routes_and_streams(http_daemons, tiny_model):  # noqa: F811
         assert got("kvd_http_sent_bytes_total") > 0 and got("kvd_http_received_bytes_total") > 0
     d.until(lambda: got("kvd_http_streams") == 0, "the stream has ended")
     assert got('kvd_http_requests_total{route="/v1/completions",status="gone"}') == 1
-    assert got('kvd_requests_total{outcome="cancelled"}') == 1
+    d.until(lambda: got('kvd_requests_total{outcome="cancelled"}') == 1, "its request has ended")
     d.until(lambda: got("kvd_http_connections") == open_before, "the connection is gone")
 
 
