@@ -2,7 +2,8 @@
 /*
  * What is done beside sequences that decode, so that their tokens keep coming: between two of their steps the
  * prompts, and what admission brings back from the host tier or verifies, take no longer than a step without all that
- * takes, times the configured percentage less 100.  Models take turns: with several at work each keeps to that by itself.
+ * takes, times the configured percentage less 100.  Models take turns: with several at work each keeps to that by
+ * itself.
  */
 #include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deadlines in every phase of a request; blocks that one has and another needs; what others may know of how the engine gets on. */
+/*
+ * Deadlines in every phase of a request; blocks that one has and another needs; what others may know of how the engine
+ * gets on.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
