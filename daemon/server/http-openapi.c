@@ -4,14 +4,17 @@
 
 /* The assembler finds the file from where the compiler runs, the top of the tree. */
 __asm__(".pushsection .rodata\n"
-	"http_openapi_begin:\n"
+	"http_openapi_text:\n"
 	".incbin \"daemon/server/openapi.json\"\n"
 	"http_openapi_end:\n"
+	".balign 8\n"
+	"http_openapi_size: .quad http_openapi_end - http_openapi_text\n"
 	".popsection\n");
 
-extern const char http_openapi_begin[], http_openapi_end[];
+extern const char http_openapi_text[];
+extern const uint64_t http_openapi_size;
 
 void http_get_openapi(struct http_exchange *x)
 {
-	http_reply(x, 200, "application/json", http_openapi_begin, (size_t)(http_openapi_end - http_openapi_begin));
+	http_reply(x, 200, "application/json", http_openapi_text, (size_t)http_openapi_size);
 }
