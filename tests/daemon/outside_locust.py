@@ -63,18 +63,24 @@ def streamed(r):
 class Unstreamed(Asker):
     weight = 3
 
-    @locust.task(3)
+    @locust.task
     def complete(self):
         self.ask("/v1/completions", self.completion(False), "completions", whole)
 
-    @locust.task(3)
+    @locust.task
     def converse(self):
         self.ask("/v1/chat/completions", self.chat(False), "chat", whole)
 
-    @locust.task(1)
+
+class Watcher(Asker):
+    """Looks around."""
+    weight = 1
+
+    @locust.task
     def look(self):
-        self.client.get("/v1/models", timeout=120)
         self.client.get("/health", timeout=120)
+        self.client.get("/v1/models", timeout=120)
+        self.client.get("/metrics", timeout=120)
         self.client.post("/tokenize", json={"content": random.choice(QUESTIONS)}, timeout=120)
 
 
