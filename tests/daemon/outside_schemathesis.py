@@ -3,6 +3,8 @@
 Hooks of schemathesis (SCHEMATHESIS_HOOKS): which refusals of a request that fits the schemas are right all the same.
 A JSON Schema does not say these; everything else is a broken contract.
 """
+import re
+
 import schemathesis
 from schemathesis.openapi.checks import RejectedPositiveData
 
@@ -18,6 +20,12 @@ def strings(value):
             yield from strings(item)
 
 
+def is_not_of_the_assistant(param, body):
+    """What only messages of the assistant have."""
+    found = re.fullmatch(r"messages\[(\d+)\]\.token_ids", param)
+    return bool(found) and body["messages"][int(found[1])]["role"] != "assistant"
+
+
 def is_right(error, body):
     """Why it was refused, if that was right."""
     param = error["param"] or ""
@@ -30,6 +38,7 @@ def is_right(error, body):
         field == "top_logprobs" and not body.get("logprobs"),
         field == "stream_options" and not body.get("stream"),
         field == "best_of" and body.get("n", 1) != value,
+        is_not_of_the_assistant(param, body),
         field in BYTES and any(len(s.encode("utf-8", "surrogatepass")) > BYTES[field] or "\0" in s for s in strings(value)),
     ))
 
