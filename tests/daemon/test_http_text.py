@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import webclient
-from conftest import LONG, SANITIZED
+from conftest import LONG, SANITIZED, make_tiny
 
 LONG_TEXTS = ["A" * 43000, "".join(random.Random(1).choice("abcdefghijklmnopqrstuvwxyz") for _ in range(26000)), " " * 100000,
               "\n" * 50000, "é" * 20000, "\u3000" * 20000, "a1" * 20000, "'s" * 20000, "\t \n" * 20000, "🙂" * 10000, "\u0301" * 20000]
@@ -63,19 +63,28 @@ def prompt_tokens(web, **body):
     return web.ok(path, {**body, "max_tokens": 0}).json["usage"]["prompt_tokens"]
 
 
-def test_one_bos(web_of):
-    """Gemma's template and its tokenizer both begin with BOS: the prompt has one of them."""
+def check_one_bos(web, name):
+    """What the tokenizer adds and what the text brings is one token; ids are taken as they are."""
+    plain = web.tokenize("Hello there")
+    with_bos = web.tokenize("Hello there", add_special=True)
+    assert with_bos[1:] == plain and len(with_bos) == len(plain) + 1
+    own = web.tokenize(name + "Hello there")
+    assert own[0] == with_bos[0] and web.tokenize(name + "Hello there", add_special=True) == own
+    assert prompt_tokens(web, prompt="Hello there") == len(with_bos)
+    assert prompt_tokens(web, prompt=name + "Hello there") == len(own)
+    assert prompt_tokens(web, prompt=plain) == len(plain) and prompt_tokens(web, prompt=with_bos) == len(with_bos)
+    assert web.complete(with_bos).text == web.complete("Hello there").text
+
+
+def test_one_bos(web_of, tmp_path):
+    model = make_tiny(tmp_path / "sentencepiece.gguf", "--tokenizer", "llama")
+    check_one_bos(web_of("--model", model, "--kv-memory", "64M")[0], "<s>")
+
+
+def test_one_bos_real(web_of):
     if not os.environ.get("KVD_TEST_GEMMA"):
         pytest.skip("KVD_TEST_GEMMA is not set")
-    web, _ = web_of("--model", os.environ["KVD_TEST_GEMMA"], "--kv-memory", "256M")
-    text = web.tokenize("Hello there")
-    assert prompt_tokens(web, prompt="Hello there") == len(text) + 1
-    rendered = "<start_of_turn>user\nHello there<end_of_turn>\n<start_of_turn>model\n"
-    ids = web.tokenize(rendered, parse_special=True)
-    assert prompt_tokens(web, messages=[{"role": "user", "content": "Hello there"}]) == len(ids) + 1
-    assert web.tokenize("Hello there", add_special=True) == [2, *text]
-    # Ids are taken as they are.
-    assert prompt_tokens(web, prompt=text) == len(text)
+    check_one_bos(web_of("--model", os.environ["KVD_TEST_GEMMA"], "--kv-memory", "256M")[0], "<bos>")
 
 
 # --- the cache, seen through HTTP ------------------------------------------------------------
@@ -141,7 +150,7 @@ def test_planted_words(web, web_of, letters_model):
 def test_planted_words_real(web_of, real_model):
     web, daemon = web_of("--model", real_model, "--kv-memory", "64M", "--max-seqs", "4")
     judge, _ = web_of("--model", real_model, "--no-cache", "--kv-memory", "64M")
-    mix(web, judge, WORDS, 20 if LONG else 4)
+    mix(web, judge, WORDS, 20 if LONG else 3)
     assert "pelican" in web.chat([*planted("pelican", 0), {"role": "user", "content": "What is my word? Answer with the word."}],
                                  max_tokens=20).text.lower()
     daemon.idle()
