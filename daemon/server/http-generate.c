@@ -105,13 +105,12 @@ static void fail(struct generation *g, const struct http_refusal *why)
 	} else {
 		struct http_error e = http_refusal_error(why);
 		_cleanup_(freep) char *text = http_json_text(http_error_object(&e, why->message.text));
-		struct http_writer w = { 0 };
+		const char *event = text ? text : HTTP_ERROR_NO_MEMORY;
 
-		http_put_text(&w, "data: ");
-		http_put_text(&w, text ? text : HTTP_ERROR_NO_MEMORY);
-		http_put_text(&w, "\n\n");
-		http_stream_write(x, w.data, w.n);
-		http_writer_deinit(&w);
+		/* In pieces, since there may be no memory to put them together. */
+		http_stream_write(x, "data: ", 6);
+		http_stream_write(x, event, strlen(event));
+		http_stream_write(x, "\n\n", 2);
 		http_stream_end(x);
 	}
 }

@@ -157,7 +157,7 @@ def test_stopped_reader_costs_nothing(http_daemons, tiny_model):
     for _ in range(5):
         assert generate(d.addresses["tcp"], "bystander", 50) == beside
     assert SANITIZED or d.memory() - memory < 8 << 20
-    assert d.status()["n_parked"] == 1
+    d.until(lambda: d.status()["n_parked"] == 1, "still parked")
     got = "".join(e["choices"][0]["text"] for e in stopped.events() if e)
     assert got == want["choices"][0]["text"]
     # One that never reads again.
