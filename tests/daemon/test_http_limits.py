@@ -243,7 +243,9 @@ def test_queue_limits(http_daemons, tiny_model):
             held = []
             for i in range(n):
                 held.append(begin(a, f"number {i}", 100000, stream=True))
-                d.until(lambda: len(phases(watch)) == len(held), "it is there")
+                # One that has not its place yet is one of the queue.
+                d.until(lambda: len(phases(watch)) == len(held) and d.status()["n_running"] == min(len(held), 2),
+                        "it is there")
             for stream in (True, False):
                 for path in ("/v1/completions", "/v1/chat/completions"):
                     b = body("late", 2, stream=stream)
