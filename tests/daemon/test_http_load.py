@@ -16,9 +16,9 @@ import time
 from conftest import LONG, PATIENCE, SANITIZED, make_tiny
 from httpclient import Events, Parser, call, request
 
-N_CLIENTS = 40 if SANITIZED else 200
-SECONDS = 600 if LONG else 12 if SANITIZED else 50
-N_REQUESTS = 20 if SANITIZED else 60                # different ones
+N_CLIENTS = 30 if SANITIZED else 200
+SECONDS = 600 if LONG else 8 if SANITIZED else 50
+N_REQUESTS = 12 if SANITIZED else 60                # different ones
 HOWS = ["finish"] * 6 + ["slow", "close", "reset", "reset", "leave", "half"]
 
 
