@@ -799,6 +799,20 @@ static struct generation *generation_new(struct http_exchange *x, struct http_re
 	return g;
 }
 
+/* More than the account may ever have at a time would be told to try again for ever. */
+static bool may_have_so_many(const struct http_exchange *x, const struct http_request *r, struct http_refusal *why)
+{
+	uint64_t n = r->n * (uint64_t)(r->is_chat ? 1 : r->prompts.n);
+	uint64_t max = account_limit(x->server->accounts, x->peer.account, ACCOUNT_REQUESTS);
+
+	if (n <= max)
+		return true;
+	http_refusal_write(why, r->n > 1 ? "n" : "prompt", HTTP_CODE_VALUE,
+			   "%llu choices are more than the %llu requests that this user may have at a time",
+			   (unsigned long long)n, (unsigned long long)max);
+	return false;
+}
+
 void http_generate(struct http_exchange *x, struct http_request *request)
 {
 	_cleanup_(http_request_unrefp) struct http_request *r = request;
@@ -807,7 +821,7 @@ void http_generate(struct http_exchange *x, struct http_request *request)
 	struct generation *g;
 	int err;
 
-	if (!model || !choose_namespace(x, r, &why)) {
+	if (!model || !choose_namespace(x, r, &why) || !may_have_so_many(x, r, &why)) {
 		http_code_hint(&why, x->server->models, x->peer.account);
 		http_reply_refusal(x, &why);
 		return;

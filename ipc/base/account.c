@@ -166,6 +166,18 @@ void charge_deinit(struct charge *charge)
 	*charge = CHARGE_NULL;
 }
 
+uint64_t account_limit(struct accounts *accounts, uid_t uid, enum account_kind kind)
+{
+	struct account *account;
+	uint64_t max;
+
+	pthread_mutex_lock(&accounts->lock);
+	account = find(accounts, uid);
+	max = account && account->has_limits ? account->limits.max[kind] : accounts->limits.max[kind];
+	pthread_mutex_unlock(&accounts->lock);
+	return max;
+}
+
 uint64_t account_used(struct accounts *accounts, uid_t uid, enum account_kind kind)
 {
 	struct account *account;

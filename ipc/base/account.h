@@ -66,6 +66,8 @@ int charge_init(struct charge *charge, struct accounts *accounts, uid_t uid,
 /* Gives back what is charged; charge becomes CHARGE_NULL; twice is harmless. */
 void charge_deinit(struct charge *charge);
 
+/* What uid may be charged at most. */
+uint64_t account_limit(struct accounts *accounts, uid_t uid, enum account_kind kind);
 /* What uid is charged now. */
 uint64_t account_used(struct accounts *accounts, uid_t uid, enum account_kind kind);
 /* What all together are. */

@@ -237,6 +237,18 @@ def test_context_length(web):
                 assert str(limit) in error["message"].replace(",", ""), error
 
 
+def test_more_choices_than_allowed(web_of, bytes_model):
+    """What can never be served is wrong; only what may be served later is to be tried again."""
+    web, _ = web_of("--model", bytes_model, "--kv-memory", "64M", "--uid-requests", "4")
+    for streamed in (False, True):
+        for prompt, n, param in (("x", 5, "n"), ("x", 16, "n"), (["x"] * 5, 1, "prompt"), (["x"] * 2, 3, "n"), ([[5]] * 64, 16, "n")):
+            error = web.refused("/v1/completions", {"prompt": prompt, "n": n, "stream": streamed}, param)
+            assert "4" in error["message"]
+        for prompt, n in (("x", 4), (["x"] * 4, 1), (["x", "y"], 2)):
+            assert web.ok("/v1/completions", {"prompt": prompt, "n": n, "max_tokens": 2, "stream": streamed})
+    web.refused("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "n": 5}, "n")
+
+
 @pytest.fixture
 def web_slow(web_of, letters_model):
     return web_of("--model", letters_model, "--kv-memory", "64M", "--prefill-quantum", "32", env={"KVD_TEST_STEP_DELAY_MS": "40"})

@@ -622,7 +622,10 @@ def test_quota(slow):
     # All or none: what was begun of it is not left behind.
     first.close()
     s.until(lambda: sum(running(s)) == 0, "gone")
-    e, _ = refused(s, COMPLETIONS, {"prompt": "x", "n": 4}, 429)
+    one = send(s, COMPLETIONS, {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "stream": True})
+    s.until(lambda: sum(running(s)) == 1, "there")
+    refused(s, COMPLETIONS, {"prompt": "x", "n": 3}, 429)
+    one.close()
     s.idle()
     post(s, COMPLETIONS, {"prompt": "x", "n": 3, "max_tokens": 1})
 

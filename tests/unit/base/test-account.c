@@ -82,6 +82,8 @@ static void test_own_limits(void **state)
 	own.max[ACCOUNT_MEMORY] = 10;
 	assert_int_equal(accounts_set_limits(a, 9, NULL), 0);	/* there is no such account */
 	assert_int_equal(accounts_set_limits(a, 7, &own), 0);
+	assert_int_equal(account_limit(a, 7, ACCOUNT_SESSIONS), 5);
+	assert_int_equal(account_limit(a, 8, ACCOUNT_SESSIONS), limits.max[ACCOUNT_SESSIONS]);
 	for (int i = 0; i < 5; i++)
 		assert_int_equal(charge_init(&c[i], a, 7, ACCOUNT_SESSIONS, 1), 0);
 	assert_int_equal(charge_init(&(struct charge){ 0 }, a, 7, ACCOUNT_SESSIONS, 1), ACCOUNT_E_QUOTA);
@@ -93,6 +95,7 @@ static void test_own_limits(void **state)
 		charge_deinit(&c[i]);
 	assert_int_equal(charge_init(&c[0], a, 7, ACCOUNT_SESSIONS, 5), 0);
 	assert_int_equal(accounts_set_limits(a, 7, NULL), 0);
+	assert_int_equal(account_limit(a, 7, ACCOUNT_SESSIONS), limits.max[ACCOUNT_SESSIONS]);
 	assert_int_equal(account_used(a, 7, ACCOUNT_SESSIONS), 5);
 	assert_int_equal(charge_init(&c[1], a, 7, ACCOUNT_SESSIONS, 1), ACCOUNT_E_QUOTA);
 	charge_deinit(&c[0]);
