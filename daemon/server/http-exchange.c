@@ -206,6 +206,9 @@ void http_reply_error(struct http_exchange *x, const struct http_error *e, const
 		snprintf(seconds, sizeof(seconds), "%u", e->retry_after_s);
 		http_header(x, "Retry-After", seconds);
 	}
+	/* OpenAI's clients send what took too long again by themselves, unless they are told not to. */
+	if (e->status == 408 && e->code)
+		http_header(x, "x-should-retry", "false");
 	text = http_json_text(http_error_object(e, message));
 	if (text)
 		http_reply(x, e->status, "application/json", text, strlen(text));

@@ -606,8 +606,8 @@ def test_answer_over_the_limit(daemons, tiny_model, directory):
 
 def test_deadline(slow):
     s = slow(ms=100)
-    e, _ = refused(s, COMPLETIONS, {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "timeout": 0.5}, 408)
-    assert e["code"] == "deadline_exceeded"
+    e, headers = refused(s, COMPLETIONS, {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "timeout": 0.5}, 408)
+    assert e["code"] == "deadline_exceeded" and headers["x-should-retry"] == "false"
     got = Streamed(s, COMPLETIONS, {"prompt": "x", "max_tokens": 1000, "ignore_eos": True, "timeout": 0.5})
     assert got.error["code"] == "deadline_exceeded" and not got.done and not got.finish
     s.idle()
