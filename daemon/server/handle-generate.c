@@ -243,7 +243,7 @@ void handle_generate(struct session *s, struct msg **msg)
 	}
 	if (submission_start(submission, model)) {
 		ring_sink_drop(s->sink, id);
-		session_error(s, id, KVD_CODE_BUSY, "", "the queue is full; try again later", 0);
+		session_no_place(s, id);
 		return;
 	}
 	list_push_back(&s->submissions, &submission->link);

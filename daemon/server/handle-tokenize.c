@@ -191,7 +191,7 @@ void handle_tokenize(struct session *s, struct msg **msg)
 	t->job.job.run = run;
 	t->job.job.done = done;
 	if (model_job_start(&t->job, model)) {
-		session_error(s, id, KVD_CODE_BUSY, "", "the queue is full; try again later", 0);
+		session_no_place(s, id);
 		return;
 	}
 	s->n_queries++;

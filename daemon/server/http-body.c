@@ -119,7 +119,10 @@ static void read_later(struct http_exchange *x, const struct http_body_reader *r
 		return;
 	}
 	if (workers_submit(x->server->workers, &r->job)) {
-		refuse(x, KVD_CODE_BUSY, "the queue is full; try again later");
+		struct diag why;
+		enum kvd_code code = models_no_place(x->server->models, &why);
+
+		refuse(x, code, why.text);
 		return;
 	}
 	x->data = steal_ptr(r);

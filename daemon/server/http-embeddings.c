@@ -337,8 +337,7 @@ static int start(struct embeddings *e, struct served_model *model, uint64_t i, s
 	set_params(e, s);
 	if (submission_start(s, model)) {
 		http_sink_drop(e->sink, i);
-		why->code = KVD_CODE_BUSY;
-		diag_set(&why->message, 0, "the queue is full; try again later");
+		why->code = models_no_place(e->server->models, &why->message);
 		return 1;
 	}
 	list_push_back(&e->server->http_submissions, &s->link);

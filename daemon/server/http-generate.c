@@ -693,8 +693,8 @@ static bool start(struct generation *g, struct choice *c, const struct http_json
 	s->ended = on_ended;
 	if (submission_start(s, model)) {
 		http_sink_drop(g->sink, id);
-		*why = (struct submission_refusal){ .code = KVD_CODE_BUSY,
-						    .message = { "the queue is full; try again later" } };
+		*why = (struct submission_refusal){ 0 };
+		why->code = models_no_place(g->server->models, &why->message);
 		return false;
 	}
 	list_push_back(&g->server->http_submissions, &s->link);

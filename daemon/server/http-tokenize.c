@@ -228,7 +228,10 @@ static void start(struct tokenization *new, struct http_exchange *x, const char 
 	t->job.job.run = run;
 	t->job.job.done = done;
 	if (model_job_start(&t->job, m)) {
-		http_code_refusal(&why, KVD_CODE_BUSY, NULL, "the queue is full; try again later");
+		struct diag diag;
+		enum kvd_code code = models_no_place(x->server->models, &diag);
+
+		http_code_refusal(&why, code, NULL, diag.text);
 		http_code_hint(&why, x->server->models, x->peer.account);
 		http_reply_refusal(x, &why);
 		return;

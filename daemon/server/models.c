@@ -213,18 +213,24 @@ void model_job_drop(struct model_job *j)
 		workers_drop(j->model->models->config.workers, &j->job);
 }
 
-enum kvd_code model_job_why(const struct model_job *j, struct diag *why)
+enum kvd_code models_no_place(const struct models *t, struct diag *why)
 {
-	if (j->model->models->closing) {
+	*why = DIAG_NULL;
+	if (t->closing) {
 		diag_write(why, "the daemon is stopping");
 		return KVD_CODE_SHUTDOWN;
 	}
-	if (j->model->code != KVD_CODE_OK) {
+	diag_write(why, "the queue is full; try again later");
+	return KVD_CODE_BUSY;
+}
+
+enum kvd_code model_job_why(const struct model_job *j, struct diag *why)
+{
+	if (j->model->code != KVD_CODE_OK && !j->model->models->closing) {
 		diag_write(why, "the model cannot be loaded: %s", j->model->why.text);
 		return KVD_CODE_NO_MODEL;
 	}
-	diag_write(why, "the queue is full; try again later");
-	return KVD_CODE_BUSY;
+	return models_no_place(j->model->models, why);
 }
 
 static void go_on(struct served_model *m);
@@ -512,11 +518,16 @@ int models_new(struct models **out, const struct models_config *config, struct d
 	return 0;
 }
 
+void models_close(struct models *t)
+{
+	t->closing = true;
+}
+
 void models_stop(struct models *t)
 {
 	if (!t || t->stopping)
 		return;
-	t->closing = true;
+	models_close(t);
 	for_each_model(m, t)
 		atomic_store(&m->giving_up, true);
 	workers_stop(t->loader);

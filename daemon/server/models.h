@@ -92,6 +92,8 @@ struct models_config {
 
 /* Opens the backend.  0 or -errno; diag. */
 int models_new(struct models **out, const struct models_config *config, struct diag *diag);
+/* From now on who finds no place, or is dropped, is told that the daemon stops. */
+void models_close(struct models *t);
 /*
  * Gives up what still loads, ends the engine (every request gets its last record), joins the
  * loader.  The workers have stopped; mail is delivered inside.
@@ -163,6 +165,8 @@ int model_job_start(struct model_job *j, struct served_model *m);
 int model_job_start_on(struct model_job *j, struct served_model *m, struct workers *workers);
 /* done() comes soon without run(), or inside, if no worker has taken the job yet. */
 void model_job_drop(struct model_job *j);
+/* Why the workers did not take a job, with a sentence: there are too many, or the daemon stops. */
+enum kvd_code models_no_place(const struct models *t, struct diag *why);
 /* In done(), where run() was not called and nobody dropped the job: why, with a sentence. */
 enum kvd_code model_job_why(const struct model_job *j, struct diag *why);
 /* In done(), or where it was never started: the reference goes. */

@@ -514,6 +514,7 @@ static void wind_down(struct server *s)
 {
 	sd_notify(0, "STOPPING=1\nSTATUS=Stopping.");
 	close_listener(s);
+	models_close(s->models);
 	workers_stop(s->workers);
 	/* Those that are at work need the engine to end. */
 	server_give_up_shares(s, 0, 0);

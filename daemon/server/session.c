@@ -165,6 +165,14 @@ void session_error(struct session *s, uint64_t id, enum kvd_code code, const cha
 	});
 }
 
+void session_no_place(struct session *s, uint64_t id)
+{
+	struct diag why;
+	enum kvd_code code = models_no_place(s->server->models, &why);
+
+	session_error(s, id, code, "", why.text, 0);
+}
+
 struct served_model *session_model(struct session *s, uint64_t id, const char *name)
 {
 	struct diag why = DIAG_NULL;

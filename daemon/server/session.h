@@ -59,6 +59,8 @@ void session_free(struct session *s);
 void session_send(struct session *s, enum kvd_message id, const void *msg);
 void session_error(struct session *s, uint64_t id, enum kvd_code code, const char *field, const char *message,
 		   uint64_t count);
+/* The workers did not take what the message asks for. */
+void session_no_place(struct session *s, uint64_t id);
 /* Instead of welcome; then the end. */
 void session_refuse(struct session *s, enum kvd_code code, const char *message);
 /* The model that a message asks for (name NULL: the default one); NULL: there is none, which was said. */

@@ -200,7 +200,8 @@ def test_long_prefill_does_not_stall_streams(daemons, tmp_path):
     path = make_tiny(tmp_path / "long.gguf", "--ctx", "4096")
     d = daemons("--model", path, "--prefill-quantum", "64", "--kv-memory", "64M")
     with d.client() as c:
-        streams = [c.submit(p, n=400, ignore_eos=True) for p in ("first", "second")]
+        # They outlast the prompt, also where measured times allow only a few tokens of it in each step.
+        streams = [c.submit(p, n=4000, ignore_eos=True) for p in ("first", "second")]
         seen = {r: 0 for r in streams}
         while min(seen.values()) < 3:
             kind, rid, _ = c.next_record(20 * PATIENCE)

@@ -564,6 +564,27 @@ def test_stop_with_requests_open(web_of, tiny_model):
         assert rest(partial) == rest(idle) == b""
 
 
+def test_stop_while_requests_come(web_of, tiny_model):
+    """Who is not served any more is told that the daemon stops, not that the queue is full, wherever its request was."""
+    web, d = web_of("--model", tiny_model, "--max-seqs", "2", "--uid-requests", "128", "--uid-sessions", "128", env=SLOW)
+    web.daemon = d
+    with contextlib.ExitStack() as stack:
+        asked = [stack.enter_context(raw(web)) for _ in range(40)]
+        for s in asked[:2]:
+            s.sendall(long_one())
+        d.until(lambda: d.status()["n_running"] == 2, "two run")
+        # Long enough for most to be with the workers, or before them, when the daemon stops.
+        for s in asked[2:]:
+            s.sendall(long_one(prompt="word " * 300))
+        d.stop()
+        for s in asked:
+            got = b""
+            with contextlib.suppress(ConnectionResetError):
+                while more := s.recv(65536):
+                    got += more
+            assert not got or replies(got)[0][0] == 503, got
+
+
 def test_two_daemons_on_one_address(shared, daemons):
     for address, word in ((f"127.0.0.1:{shared.port}", "bind"), (f"unix:{shared.daemon.http_socket}", "already")):
         d = daemons("--http", address, wait=False)
