@@ -115,7 +115,8 @@ static bool check_key(struct http_exchange *x, const struct http_parser *head)
 		return false;
 	}
 	x->peer = (struct http_peer){
-		.kind = HTTP_PEER_KEY, .account = key->account, .weight = key->weight, .key = key,
+		.kind = HTTP_PEER_KEY, .account = key->account, .is_admin = key->all_metrics, .weight = key->weight,
+		.key = key,
 	};
 	memcpy(x->peer.own, key->own, sizeof(key->own));
 	if (!http_connection_charge(x->connection, key->account))

@@ -42,7 +42,7 @@ enum http_peer_kind {
 struct http_peer {
 	enum http_peer_kind kind;
 	uid_t account;			/* charged for what it takes: its uid, or what stands for its key (account.h) */
-	bool is_admin;
+	bool is_admin;			/* may be told what others do */
 	char own[KVD_NAMESPACE_MAX + 1];	/* its namespace; NOBODY: "" */
 	uint32_t groups;		/* as in namespace_choose() */
 	uint32_t weight;		/* of its share of the device; 100: one user's */

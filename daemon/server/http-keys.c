@@ -103,6 +103,10 @@ static int set_option(struct http_key *k, const char *name, const char *value)
 		k->weight = (uint32_t)v;
 		return 0;
 	}
+	if (!strcmp(name, "metrics")) {
+		k->all_metrics = !strcmp(value, "all");
+		return k->all_metrics || !strcmp(value, "own") ? 0 : -EINVAL;
+	}
 	if (!strcmp(name, "namespace")) {
 		if (!strcmp(value, "none"))
 			k->own[0] = '\0';

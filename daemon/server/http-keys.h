@@ -17,6 +17,7 @@
 #ifndef KVD_SERVER_HTTP_KEYS_H
 #define KVD_SERVER_HTTP_KEYS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -37,6 +38,7 @@ struct http_key {
 	uid_t account;
 	uint32_t weight;			/* 100: one user's */
 	char own[KVD_NAMESPACE_MAX + 1];	/* its namespace; "": none */
+	bool all_metrics;			/* is told of others as well */
 	struct account_limits limits;		/* UINT64_MAX where the file doesn't say */
 	size_t n_secret;
 	char secret[HTTP_KEY_MAX];		/* zeros behind n_secret */

@@ -17,13 +17,15 @@ from conftest import HERE, PATIENCE
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="other uids need root")
 OPTIONS = ("--kv-memory", "64M", "--threads", "2")
-ALICE, ROBOTS, POOR = "sk-alice-0123456789", "sk-robots-0123456789", "sk-poor-0123456789ab"
+ALICE, ROBOTS, POOR, MONITOR = "sk-alice-0123456789", "sk-robots-0123456789", "sk-poor-0123456789ab", \
+    "sk-monitor-0123456789"
 KEYS = f"""\
 # name	key	options
 alice	{ALICE}	weight=200
 robots	{ROBOTS}	namespace=public	# whoever
 
 poor	{POOR}	sessions=1 requests=1 memory=1M
+monitor	{MONITOR}	metrics=all
 """
 
 
@@ -125,6 +127,19 @@ def test_keys_have_namespaces_of_their_own(keyed):
     # What robots fill is the public cache; root's own is another.
     unix = webclient.Web(path=keyed.daemon.http_socket)
     assert unix.post("/v1/completions", completion(words(2))).cached == 0
+
+
+def test_metrics_of_a_key(keyed):
+    """Its own, unless the file says that it is told of all."""
+    for key in (ALICE, MONITOR):
+        assert keyed.post("/v1/completions", completion("x"), headers=bearer(key)).status == 200
+    names = {}
+    for key in (ALICE, MONITOR):
+        text = keyed.get("/metrics", headers=bearer(key)).data.decode()
+        names[key] = {line.split("{")[0].split()[0] for line in text.splitlines() if not line.startswith("#")}
+    assert "kvd_generated_tokens_total" in names[ALICE] and names[ALICE] < names[MONITOR]
+    assert not any(name.startswith(("kvd_http_", "kvd_account_")) for name in names[ALICE])
+    assert any(name.startswith("kvd_account_") for name in names[MONITOR])
 
 
 def test_limits_of_a_key(keyed):

@@ -42,7 +42,7 @@ static void test_lines(void **state)
 		"\tbob\tsecret-b-0123456789\tnamespace=none\n"
 		"c.a-r_l secret#c#0123456789 namespace=group:staff\n"
 		"dora secret-d-0123456789 namespace=uid:1000\n"
-		"emil secret-e-0123456789 namespace=public weight=10000");
+		"emil secret-e-0123456789 namespace=public weight=10000 metrics=all");
 
 	assert_int_equal(keys->n, 5);
 	assert_string_equal(keys->keys[0].name, "alice");
@@ -54,6 +54,8 @@ static void test_lines(void **state)
 	assert_true(keys->keys[0].limits.max[ACCOUNT_MEMORY] == 2ull << 30);
 	assert_true(keys->keys[0].limits.max[ACCOUNT_WEIGHTS] == UINT64_MAX);
 	assert_int_equal(keys->keys[1].weight, 100);
+	assert_false(keys->keys[1].all_metrics);
+	assert_true(keys->keys[4].all_metrics);
 	assert_string_equal(keys->keys[1].own, "");
 	assert_true(keys->keys[1].limits.max[ACCOUNT_REQUESTS] == UINT64_MAX);
 	assert_string_equal(keys->keys[2].own, "group:staff");
@@ -124,6 +126,7 @@ static void test_refusals(void **state)
 		"namespace=uid:1/k", "namespace=group:", "namespace=group:a/b", "namespace=key:bob",
 		"namespace=publicx", "requests=0", "requests=18446744073709551616", "sessions=1M", "memory=1K",
 		"memory=1X", "kv-memory=99999999T", "=1", "colour=red",
+		"metrics=", "metrics=some",
 	};
 	char text[128];
 
