@@ -87,10 +87,12 @@ def test_interrupted(curl, web):
     before = web.daemon.status()["requests_cancelled"]
     body = json.dumps({"prompt": "on and on", "stream": True, "ignore_eos": True, "max_tokens": 2000, "n": 16})
     p = subprocess.Popen(["curl", "--disable", "-s", "-N", "--unix-socket", web.daemon.http_socket, "--json", body, "http://localhost/v1/completions"],
-                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                         # Whoever runs the tests in the background has it ignored, and so have all its children.
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     assert p.stdout.readline()
     p.send_signal(signal.SIGINT)
-    p.wait()
+    p.wait(60 * PATIENCE)
     p.stdout.close()
     web.daemon.idle()
     assert web.daemon.status()["requests_cancelled"] - before == 16
