@@ -236,7 +236,7 @@ static const struct malformed malformed[] = {
 	{ "[129, {'version': 4, 'session': 1, 'ring': 1, 'arena': 65536, 'server': '', 'state': ''}]",
 	  BAD_FIELD, "ring", 0 },
 	{ "[130, {'code': 0, 'message': ''}]", BAD_FIELD, "code", 0 },
-	{ "[130, {'code': 20, 'message': ''}]", BAD_FIELD, "code", 0 },
+	{ "[130, {'code': 21, 'message': ''}]", BAD_FIELD, "code", 0 },
 	{ "[130, {'code': 1, 'message': 'x'*257}]", BAD_FIELD, "message", 0 },
 	{ "[144, {'id': 2, 'code': 1, 'message': ''}]", BAD_FIELD, "field", 2 },
 	{ "[146, {'id': 2}]", BAD_FIELD, "id", 2 },
