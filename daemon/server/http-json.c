@@ -478,12 +478,14 @@ size_t http_json_string(const struct http_json *v, uint8_t *out, size_t capacity
 	while (p < end) {
 		const uint8_t *slash = memchr(p, '\\', (size_t)(end - p)), *stop = slash ? slash : end;
 		uint8_t bytes[4];
+		size_t n_bytes;
 
 		n = append(out, n, capacity, p, (size_t)(stop - p));
 		p = stop;
 		if (slash) {
 			p++;
-			n = append(out, n, capacity, bytes, unescape(&p, bytes));
+			n_bytes = unescape(&p, bytes);
+			n = append(out, n, capacity, bytes, n_bytes);
 		}
 	}
 	return n;
