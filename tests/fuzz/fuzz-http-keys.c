@@ -27,6 +27,8 @@ static char *write_down(const struct http_keys *keys)
 				      k->weight);
 		if (strncmp(k->own, "key:", 4) != 0)
 			n += (size_t)snprintf(text + n, capacity - n, " namespace=%s", *k->own ? k->own : "none");
+		if (k->all_metrics)
+			n += (size_t)snprintf(text + n, capacity - n, " metrics=all");
 		n += put_limit(text + n, capacity - n, "sessions", max[ACCOUNT_SESSIONS]);
 		n += put_limit(text + n, capacity - n, "requests", max[ACCOUNT_REQUESTS]);
 		n += put_limit(text + n, capacity - n, "memory", max[ACCOUNT_MEMORY]);
