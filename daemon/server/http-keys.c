@@ -15,6 +15,7 @@
 
 #define WEIGHT_DEFAULT 100u
 #define WEIGHT_MAX 10000u
+#define OPTIONS_MAX 8u	/* there are 7, and none may be there twice */
 
 /* --- words -------------------------------------------------------------------------------- */
 
@@ -135,7 +136,8 @@ static uid_t account_of(const char *name)
 static int parse_line(struct http_key *k, const char *name, char *rest, struct diag *diag)
 {
 	const char *secret = next_word(&rest);
-	char *word;
+	char *words[OPTIONS_MAX], *word;
+	size_t n_words = 0;
 
 	*k = (struct http_key){ .weight = WEIGHT_DEFAULT };
 	for (int i = 0; i < ACCOUNT_N_KINDS; i++)
@@ -159,6 +161,11 @@ static int parse_line(struct http_key *k, const char *name, char *rest, struct d
 		if (!value || set_option(k, word, value))
 			return diag_set(diag, -EINVAL, "%.40s of %s is not known, or its value is not possible", word,
 					name);
+		for (size_t i = 0; i < n_words; i++) {
+			if (!strcmp(words[i], word))
+				return diag_set(diag, -EINVAL, "%s of %s is there twice", word, name);
+		}
+		words[n_words++] = word;
 	}
 	return 0;
 }

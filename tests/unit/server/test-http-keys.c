@@ -137,6 +137,8 @@ static void test_refusals(void **state)
 	refused("al/ice secret-a-0123456789\n", "a name");
 	refused("012345678901234567890123456789012 secret-a-0123456789\n", "a name");
 	refused("a secret-a-0123456789\n\na secret-b-0123456789\n", "keys:3: a is there twice");
+	refused("a secret-a-0123456789 weight=10 metrics=own weight=10\n", "keys:1: weight of a is there twice");
+	refused("a secret-a-0123456789 namespace=group:longer namespace=group:x\n", "namespace of a is there twice");
 	refused("a secret-a-0123456789\nb secret-a-0123456789\n", "the same key");
 	refused("a secret-a-0123456789\r\n", "the key of a");
 	refused("a secret-\xc3\xa4-0123456789\n", "the key of a");
