@@ -45,7 +45,7 @@
 extern "C" {
 #endif
 
-#define KB_ABI_VERSION 4
+#define KB_ABI_VERSION 5
 
 /*
  * Element and block types; numbers and layouts are GGUF's (ggml.h, enum
@@ -70,12 +70,19 @@ enum kb_type {
 	KB_BF16 = 30,
 };
 
-/* How keys and values are stored. */
+/* How keys and values are stored; in all of them a token's numbers depend on its own K and V, but for Q4's keys. */
 enum kb_kv_type {
 	KB_KV_F16 = 0,
-	KB_KV_Q8 = 1,	/* reserved: int8, f16 scale per token and group */
-	KB_KV_Q4 = 2,	/* reserved: keys per channel over a block, values per token */
+	KB_KV_Q8 = 1,	/* int8, an F16 scale per token and KB_KV_GROUP channels */
+	/*
+	 * 4 bits, w = d*q + m with F16 d and m: keys per channel over a whole block, values per token and
+	 * KB_KV_GROUP channels.  A block is open, in F16 outside of the pool, until it is full.
+	 */
+	KB_KV_Q4 = 2,
 };
+
+#define KB_KV_GROUP 32u
+#define KB_Q4_BLOCK_TOKENS 32u
 
 /*
  * Block geometry: how the KV of one root lies in the pool.  Plain data, shared
@@ -88,38 +95,83 @@ enum kb_kv_type {
  * of different roots never overlap in use.
  *
  * One block is one contiguous range and holds K and V of block_tokens tokens
- * of every layer of one layer group:
- *     F16: [layer][kv_head] { K [block_tokens][head_dim], V [block_tokens][head_dim] }
- * so that moving, saving or sending a block is one copy.
+ * of every layer of one layer group: [layer][kv_head] { K, V }, so that moving,
+ * saving or sending a block is one copy.  What is inside of K and V is the
+ * backend's own affair, named by its numerics_version; the sizes are
+ *     F16: 2 bytes per element
+ *     Q8:  1 byte, and 2 per token and group of channels
+ *     Q4:  half a byte; keys: 4 bytes per channel, values: 4 per token and group
  */
 struct kb_geometry {
 	uint32_t n_layers;	/* in this layer group */
 	uint32_t n_kv_heads;
 	uint32_t head_dim;	/* elements; a multiple of 16 */
-	uint32_t block_tokens;	/* 16, 32 or 64 */
+	uint32_t block_tokens;	/* 16, 32 or 64; Q4: 32 */
 	enum kb_kv_type kv_type;
 	uint32_t blocks_per_chunk;
 	uint64_t block_bytes;
 	uint64_t chunk_bytes;	/* a multiple of 2 MiB */
 };
 
+/* Scales that one token's channels of a head have; the last group may be smaller. */
+static inline uint32_t kb_kv_groups(uint32_t head_dim)
+{
+	return head_dim / KB_KV_GROUP + (head_dim % KB_KV_GROUP != 0);
+}
+
+/* Bytes of K and V of one layer and head of a block, 0 if the geometry is not valid or overflows. */
+static inline uint64_t kb_head_bytes(const struct kb_geometry *g)
+{
+	uint64_t tokens = g->block_tokens, dim = g->head_dim, groups = kb_kv_groups(g->head_dim);
+
+	if (!dim || !tokens || tokens > UINT16_MAX)
+		return 0;
+	switch (g->kv_type) {
+	case KB_KV_F16:
+		return 4 * tokens * dim;
+	case KB_KV_Q8:
+		return 2 * tokens * (dim + 2 * groups);
+	case KB_KV_Q4:
+		return tokens == KB_Q4_BLOCK_TOKENS ? tokens * dim + 4 * dim + 4 * tokens * groups : 0;
+	}
+	return 0;
+}
+
 /* Bytes of one block, 0 if the geometry is not valid or overflows. */
 static inline uint64_t kb_block_bytes(const struct kb_geometry *g)
 {
-	uint64_t n = 2 * sizeof(uint16_t);	/* K and V, F16 */
+	uint64_t n = kb_head_bytes(g);
 
-	if (g->kv_type != KB_KV_F16 || !g->n_layers || !g->n_kv_heads || !g->head_dim || !g->block_tokens)
+	if (!n || !g->n_layers || !g->n_kv_heads)
 		return 0;
-	if (__builtin_mul_overflow(n, g->n_layers, &n) || __builtin_mul_overflow(n, g->n_kv_heads, &n) ||
-	    __builtin_mul_overflow(n, g->head_dim, &n) || __builtin_mul_overflow(n, g->block_tokens, &n))
+	if (__builtin_mul_overflow(n, g->n_layers, &n) || __builtin_mul_overflow(n, g->n_kv_heads, &n))
 		return 0;
 	return n;
 }
 
-/* Bytes of n_tokens <= block_tokens tokens of a block, 0 if the geometry is not valid. */
+/* Whether the first tokens of a block are of use without the others; where not, reuse is to the block. */
+static inline bool kb_has_partial_blocks(const struct kb_geometry *g)
+{
+	return g->kv_type != KB_KV_Q4;
+}
+
+/* Bytes of n_tokens <= block_tokens tokens of a block, 0 if the geometry is not valid or has no such parts. */
 static inline uint64_t kb_tokens_bytes(const struct kb_geometry *g, uint32_t n_tokens)
 {
-	return g->block_tokens ? kb_block_bytes(g) / g->block_tokens * n_tokens : 0;
+	if (!g->block_tokens || (n_tokens != g->block_tokens && !kb_has_partial_blocks(g)))
+		return 0;
+	return kb_block_bytes(g) / g->block_tokens * n_tokens;
+}
+
+/* Memory of a sequence's open block (struct kb_open), 0: the type has none. */
+static inline uint64_t kb_open_bytes(const struct kb_geometry *g)
+{
+	struct kb_geometry open = *g;
+
+	if (kb_has_partial_blocks(g))
+		return 0;
+	open.kv_type = KB_KV_F16;
+	return kb_block_bytes(&open);
 }
 
 static inline uint64_t kb_block_offset(const struct kb_geometry *g, uint32_t block)
@@ -132,6 +184,7 @@ struct kb_backend;	/* begins with `const struct kb_ops *ops` */
 struct kb_tensor;	/* weights in the backend's own layout */
 struct kb_rope;		/* a table of rotations */
 struct kb_pool;		/* the memory that holds KV blocks */
+struct kb_open;		/* the last, not yet full block of a sequence, in F16 */
 struct kb_workspace;	/* activations of one step in flight */
 
 enum kb_use {
@@ -180,6 +233,13 @@ struct kb_seq {
 	uint32_t first_pos;		/* position of the first row */
 	uint32_t n_blocks;		/* covers positions 0 .. first_pos + n_rows - 1 */
 	const uint32_t *block_table;	/* [n_blocks] block numbers, by position / block_tokens */
+	/*
+	 * Where kb_open_bytes() is not 0: the block that first_pos is in, as the steps before left it
+	 * (anything where first_pos begins a block), and after the step the block of the next position.  One
+	 * sequence's own, not NULL.  A query sees its own block open and those before it sealed, however the
+	 * prompt was cut; a block that gets full is sealed into its place in the pool within the step.
+	 */
+	struct kb_open *open;
 	/*
 	 * Attention mass, where kb_ops.measures_mass: [n_blocks] or NULL; an output, there after step_wait().
 	 * mass[i] is the share of softmax weight that block i drew from the row, averaged over all heads of
@@ -312,13 +372,13 @@ struct kb_ops {
 	 * next step_begin(). */
 	const float *(*step_logits)(const struct kb_workspace *ws);
 
-	/* optional: copy the first n_tokens of block src to block dst; stand-in:
-	 * memcpy through the pool's mapping where host memory. */
+	/* optional: copy the first n_tokens of block src to block dst, -EINVAL where the geometry has no
+	 * partial blocks and these are not all; stand-in: memcpy through the pool's mapping where host memory. */
 	int (*copy_tokens)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
 			   uint32_t n_tokens);
-	/* optional: the first n_tokens of a block to host memory, or from there: [layer][kv_head]
-	 * { K [n_tokens][head_dim], V [n_tokens][head_dim] } without gaps, kb_tokens_bytes() in all; absent: blocks
-	 * are not kept outside the pool. */
+	/* optional: the first n_tokens of a block to host memory, or from there, without gaps,
+	 * kb_tokens_bytes() in all (all tokens where there are no partial blocks); absent: blocks are not kept
+	 * outside the pool. */
 	int (*block_read)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
 			  void *dst);
 	int (*block_write)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
@@ -326,9 +386,9 @@ struct kb_ops {
 	/* optional: where a block's block_bytes are, if the host can read and write them there; absent: blocks are not
 	 * read from files or written to them. */
 	void *(*block_memory)(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block);
-	/* optional: seal a full block's layer into its compressed form (Q4);
-	 * absent: kv_type Q4 is refused. */
-	int (*seal)(struct kb_workspace *ws, uint32_t layer, const uint32_t *blocks, uint32_t n_blocks);
+	/* optional: open blocks of a geometry with kb_open_bytes(), both or none; absent: kv_type Q4 is refused. */
+	int (*open_new)(struct kb_backend *be, const struct kb_geometry *g, struct kb_open **out);
+	void (*open_free)(struct kb_backend *be, struct kb_open *open);
 	/* optional: kb_seq.mass is honoured; stand-in: recency and hits alone. */
 	bool measures_mass;
 	/* optional: sampling on the device; stand-in: step_logits() and the

@@ -144,7 +144,7 @@ static bool block_in_pool(const struct kb_pool *pool, const struct kb_geometry *
 /* The geometry fits the pool, and the block and its tokens fit the geometry. */
 static bool block_is_valid(const struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens)
 {
-	uint64_t least = kb_block_bytes(g), in_chunk;
+	uint64_t least = g->kv_type == KB_KV_F16 ? kb_block_bytes(g) : 0, in_chunk;
 
 	if (!least || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
 	    __builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) ||

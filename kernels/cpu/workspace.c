@@ -138,7 +138,7 @@ uint64_t kc_workspace_bytes(const struct kb_workspace *ws)
 
 static bool geometry_valid(const struct kb_workspace *ws, const struct kb_geometry *g)
 {
-	uint64_t least = kb_block_bytes(g), in_chunk;
+	uint64_t least = g->kv_type == KB_KV_F16 ? kb_block_bytes(g) : 0, in_chunk;
 
 	if (!least || g->head_dim != ws->desc.head_dim || g->n_kv_heads != ws->desc.n_kv_heads)
 		return false;

@@ -118,7 +118,7 @@ static void decode(struct world *w, bool want_mass)
 
 		parts[i] = (struct kb_seq){ batch.n_rows, n, w->seqs[i].n_done,
 					    (lengths[i] - 1) / block_tokens + 2, w->seqs[i].blocks,
-					    want_mass ? w->mass[i] : NULL };
+					    .mass = want_mass ? w->mass[i] : NULL };
 		for (uint32_t b = 0; b < MAX_BLOCKS; b++)
 			w->mass[i][b] = -7;
 		for (uint32_t j = 0; j < n; j++, batch.n_rows++) {
@@ -300,7 +300,7 @@ static void test_no_room(void **state)
 	/* One thread, and the same token: all may write the same place. */
 	for (uint32_t i = 0; i < N; i++) {
 		tokens[i] = w.seqs[6].tokens[LENGTH - 1];
-		parts[i] = (struct kb_seq){ i, 1, LENGTH - 1, LENGTH / 16 + 1, w.seqs[6].blocks, mass[i] };
+		parts[i] = (struct kb_seq){ i, 1, LENGTH - 1, LENGTH / 16 + 1, w.seqs[6].blocks, .mass = mass[i] };
 		mass[i][0] = -7;
 	}
 	step(&w, &batch);
