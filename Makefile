@@ -75,14 +75,18 @@ cache_DIR := daemon/cache
 engine_DIR := daemon/engine
 server_DIR := daemon/server
 
+# Sanitized, the loops of the CPU levels are instrumented for the kernels' own tests alone: ten times slower, they
+# would make up most of what the tests of the daemon compute.
+KERNELS := $(if $(filter-out fuzzer%,$(SANITIZER)),kernels-plain,kernels)
+
 # What each layer links, itself first; the include rules are in tools/lint-layers.
 base_ARCHIVES := base
 ipc_ARCHIVES := ipc base
 kernels_ARCHIVES := kernels
-model_ARCHIVES := model kernels base
-cache_ARCHIVES := cache kernels base
-engine_ARCHIVES := engine model cache kernels base
-server_ARCHIVES := server engine model cache kernels ipc base
+model_ARCHIVES := model $(KERNELS) base
+cache_ARCHIVES := cache $(KERNELS) base
+engine_ARCHIVES := engine model cache $(KERNELS) base
+server_ARCHIVES := server engine model cache $(KERNELS) ipc base
 
 # Outside libraries by layer (system headers need no -I on Debian).
 base_LIBS := -lxxhash
@@ -106,10 +110,10 @@ archives = $(foreach a,$($(1)_ARCHIVES),$(BUILD)/lib/lib$(a).a)
 
 # One kernel source per CPU level; chosen at run time by CPUID.  Unrolled and
 # instrumented kernels would take minutes to compile.
-KERNEL_CFLAGS := $(if $(SANITIZER),-O1 -DKC_NO_UNROLL,-O3)
+KERNEL_CFLAGS = $(if $(SANITIZER),$(if $(findstring /obj/plain/,$@),-O3,-O1 -DKC_NO_UNROLL),-O3)
 $(BUILD)/obj/kernels/%.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS)
-$(BUILD)/obj/kernels/cpu/%-avx2.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c
-$(BUILD)/obj/kernels/cpu/%-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+$(BUILD)/obj/%/level-avx2.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c
+$(BUILD)/obj/%/level-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
 # The AVX-512 kernels again, emulated by SIMDe (libsimde-dev) on AVX2, for a test.
 # Unrolled they take ninety seconds to compile instead of three.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
@@ -125,6 +129,18 @@ $(BUILD)/obj/daemon/server/http-openapi.o: daemon/server/openapi.json
 $(BUILD)/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CPPFLAGS) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+PLAIN_CFLAGS = $(filter-out -fsanitize=% -fno-sanitize-recover=%,$(ALL_CFLAGS))
+$(BUILD)/obj/plain/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CPPFLAGS) $(PLAIN_CFLAGS) -MMD -MP -c -o $@ $<
+
+KERNEL_LEVELS := $(filter $(kernels_DIR)/level-%,$(kernels_SRC))
+$(BUILD)/lib/libkernels-plain.a: $(KERNEL_LEVELS:%.c=$(BUILD)/obj/plain/%.o) \
+		$(filter-out $(KERNEL_LEVELS:%.c=$(BUILD)/obj/%.o),$(kernels_OBJ))
+	@mkdir -p $(@D)
+	@rm -f $@
+	$(AR) rcs $@ $^
 
 # kernels/cuda/ has no sources yet.  When it has, NVCC ?= $(shell command -v nvcc)
 # builds them as one more archive of KVD's link line; without nvcc nothing changes.
