@@ -112,12 +112,14 @@ archives = $(foreach a,$($(1)_ARCHIVES),$(BUILD)/lib/lib$(a).a)
 # instrumented kernels would take minutes to compile.
 KERNEL_CFLAGS = $(if $(SANITIZER),$(if $(findstring /obj/plain/,$@),-O3,-O1 -DKC_NO_UNROLL),-O3)
 $(BUILD)/obj/kernels/%.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS)
+AVX512_CFLAGS := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 $(BUILD)/obj/%/level-avx2.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c
-$(BUILD)/obj/%/level-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mprefer-vector-width=512
+$(BUILD)/obj/%/level-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) $(AVX512_CFLAGS)
+$(BUILD)/obj/%/level-avx512vnni.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) $(AVX512_CFLAGS) -mavx512vnni
 # The AVX-512 kernels again, emulated by SIMDe (libsimde-dev) on AVX2, for a test.
 # Unrolled they take ninety seconds to compile instead of three.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
-$(BUILD)/obj/tests/unit/kernels/test-simde.o: LEVEL_CFLAGS = -O1 -DKC_NO_UNROLL -mavx2 -mfma -mf16c -Wno-psabi -Wno-maybe-uninitialized
+$(BUILD)/obj/tests/unit/kernels/test-simde-%.o: LEVEL_CFLAGS = -O1 -DKC_NO_UNROLL -mavx2 -mfma -mf16c -Wno-psabi -Wno-maybe-uninitialized
 endif
 
 # Its loops over bytes are as fast as memory only as vectors.
@@ -317,7 +319,7 @@ lint:
 
 # The AVX-512 sources differ from the AVX2 ones in their vectors only.
 tidy:
-	@printf '%s\0' $(filter-out %-avx512.c,$(C_SRC)) | xargs -0 -P 2 -I FILE sh -c \
+	@printf '%s\0' $(filter-out %-avx512.c %-avx512vnni.c,$(C_SRC)) | xargs -0 -P 2 -I FILE sh -c \
 		'out=$$($(CLANG_TIDY) --quiet FILE -- -std=gnu17 -I. -D_GNU_SOURCE -DKVD_VERSION=\"\" -mavx2 -mfma -mf16c 2>&1) || \
 		{ printf "%s\n" "$$out"; exit 1; }'
 

@@ -155,6 +155,7 @@ struct kc_level {
 extern const struct kc_level kc_level_c;
 extern const struct kc_level kc_level_avx2;
 extern const struct kc_level kc_level_avx512;
+extern const struct kc_level kc_level_avx512vnni;
 
 /* Scores of a segment, and a tile of K and one of V as floats. */
 #define KC_ATTEND_TILE 32u

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* simd-avx512.h - the vector of simd-*.h on AVX-512 F, BW, DQ and VNNI: 16 lanes.  See simd-avx2.h. */
+/*
+ * simd-avx512.h - the vector of simd-*.h on AVX-512 F, BW, DQ and VL, and on VNNI
+ * where the level defines KC_VNNI: 16 lanes.  See simd-avx2.h.
+ */
 #ifndef KC_SIMD_AVX512_H
 #define KC_SIMD_AVX512_H
 
@@ -9,6 +12,14 @@
 #include <string.h>
 
 #include "simd-common.h"
+
+/* The builtin also asks whether the system saves the registers (XGETBV). */
+INLINE bool kc_cpu_has_avx512(void)
+{
+	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+	       __builtin_cpu_supports("fma") && kc_cpu_has_f16c();
+}
 
 #define VW 16
 #define VN (16 / VW)
@@ -138,6 +149,7 @@ INLINE vi vi_bytes4(const int8_t *p)
 	return _mm512_set1_epi32(x);
 }
 
+#ifdef KC_VNNI
 /* dpbusd adds four products to 32 bits and does not saturate. */
 INLINE vi dot_small(vi sum, vi w, vi x)
 {
@@ -148,6 +160,29 @@ INLINE vi dot_small_end(vi sum)
 {
 	return sum;
 }
+
+/* dpwssd adds two products of 16 bits. */
+INLINE vi dot_pairs(vi sum, vi w, vi x)
+{
+	return _mm512_dpwssd_epi32(sum, w, x);
+}
+#else
+/* As in simd-avx2.h: at most four of these fit 16 bits. */
+INLINE vi dot_small(vi sum, vi w, vi x)
+{
+	return _mm512_add_epi16(sum, _mm512_maddubs_epi16(w, x));
+}
+
+INLINE vi dot_small_end(vi sum)
+{
+	return _mm512_madd_epi16(sum, _mm512_set1_epi16(1));
+}
+
+INLINE vi dot_pairs(vi sum, vi w, vi x)
+{
+	return _mm512_add_epi32(sum, _mm512_madd_epi16(w, x));
+}
+#endif
 
 struct dot_weights {
 	vi even, odd;
@@ -160,7 +195,7 @@ INLINE struct dot_weights dot_bytes_weights(vi w)
 
 INLINE vi dot_bytes(vi sum, struct dot_weights w, const int16_t *x)
 {
-	return _mm512_dpwssd_epi32(_mm512_dpwssd_epi32(sum, w.even, vi_pair(x)), w.odd, vi_pair(x + 2));
+	return dot_pairs(dot_pairs(sum, w.even, vi_pair(x)), w.odd, vi_pair(x + 2));
 }
 
 #endif

@@ -16,10 +16,7 @@
 #ifndef KC_SIMD_PRODUCT_H
 #define KC_SIMD_PRODUCT_H
 
-#include "cpu.h"
-
-/* Ahead of the weights being used, in bytes: about 100 ns at full speed. */
-#define PREFETCH 2048
+#include "simd-weights.h"
 
 struct product_task {
 	const uint8_t *w;	/* the group */
@@ -29,12 +26,6 @@ struct product_task {
 	size_t out_stride;
 	bool stream;		/* the group comes from memory */
 };
-
-INLINE void prefetch(const uint8_t *p, size_t bytes)
-{
-	for (size_t i = 0; i < bytes; i += 64)
-		_mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
-}
 
 /* Runs step for piece j = 0 .. n - 1: unrolled where few rows leave registers free. */
 #define EACH_PIECE(n, n_rows, step) \
@@ -52,100 +43,6 @@ INLINE void prefetch(const uint8_t *p, size_t bytes)
 
 /* Lets gcc 12 forget where a pointer comes from: it finds addresses that take more registers, and spills. */
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
-
-/* One half (16 columns) of a step being unpacked: planes whose pieces give several columns. */
-struct unpack {
-	vi low[VN], high[VN];
-};
-
-SPECIALIZED void unpack_begin(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half)
-{
-	const struct kc_layout *l = &kc_layouts[type];
-	const uint8_t *high = quants + l->low * KC_PIECE;
-
-	UNROLL
-	for (int v = 0; v < VN; v++, quants += VW * 4, high += VW * 4) {
-		if (l->low == 2)
-			u->low[v] = vi_load(quants + half * KC_PIECE);
-		if (l->high == 2)
-			u->high[v] = vi_load(high + half * KC_PIECE);
-		if (l->high != 1)
-			continue;
-		/* The bit of piece 0 goes to where it belongs in the weight; the next ones follow. */
-		u->high[v] = vi_load(high);
-		if (l->low == 4 && !half)
-			u->high[v] = vi_shift_left(u->high[v], 4);
-		if (l->low == 2)
-			u->high[v] = half ? vi_shift_right(u->high[v], 2) : vi_shift_left(u->high[v], 2);
-	}
-}
-
-/* Weights of columns 4j .. 4j + 3 of the half, as bytes; called for ascending j. */
-SPECIALIZED vi unpack_next(struct unpack *u, const enum kb_type type, const uint8_t *quants, const int half,
-			   const int j, const int v)
-{
-	const struct kc_layout *l = &kc_layouts[type];
-	vi w;
-
-	quants += v * VW * 4;
-	if (l->low == 8)
-		return vi_load(quants + (4 * half + j) * KC_PIECE);
-	if (l->low == 4) {
-		w = vi_load(quants + j * KC_PIECE);
-		w = half ? vi_high_nibbles(w) : vi_low_nibbles(w);
-	} else {
-		w = vi_and(u->low[v], vi_set1_byte(3));
-		u->low[v] = vi_shift_right(u->low[v], 2);
-	}
-	if (l->high == 1) {
-		w = vi_or(w, vi_and(u->high[v], vi_set1_byte(l->low == 4 ? 16 : 4)));
-		u->high[v] = vi_shift_right(u->high[v], 1);
-	}
-	if (l->high == 2) {
-		w = vi_or(w, vi_shift_left(vi_and(u->high[v], vi_set1_byte(3)), 4));
-		u->high[v] = vi_shift_right(u->high[v], 2);
-		w = vi_sub_bytes(w, vi_set1_byte(32));
-	}
-	return type == KB_IQ4_NL || type == KB_IQ4_XS ? vi_lookup(kc_iq4, w) : w;
-}
-
-/*
- * kc_scale() and kc_offset() of the rows of one vector; block and scales point
- * at its numbers, unit counts 16 columns from the block's first.
- */
-SPECIALIZED vf load_scale(const enum kb_type type, const uint8_t *block, const uint8_t *scales, uint32_t unit)
-{
-	const struct kc_layout *l = &kc_layouts[type];
-	vf d = vf_load_f16(block);
-	vi s;
-
-	if (!l->n_scales)
-		return d;
-	scales += (l->fine ? unit : unit / 2) * KC_LANES;
-	s = l->min ? vi_load_u8(scales) : vi_load_i8(scales);
-	return vf_mul(d, vf_of_int(type == KB_Q2_K ? vi_and(s, vi_set1(15)) : s));
-}
-
-SPECIALIZED vf load_offset(const enum kb_type type, const uint8_t *block, const uint8_t *scales, uint32_t unit)
-{
-	const struct kc_layout *l = &kc_layouts[type];
-	vf m;
-	vi s;
-
-	if (!l->min) {
-		const float middle = type == KB_Q4_0 ? -8.0f : type == KB_Q5_0 ? -16.0f : -4.0f;
-
-		return vf_mul(vf_set1(middle), load_scale(type, block, scales, unit));
-	}
-	m = vf_load_f16(block + 2 * KC_LANES);
-	if (!l->n_scales)
-		return m;
-	if (type == KB_Q2_K)
-		s = vi_shift_right(vi_load_u8(scales + unit * KC_LANES), 4);
-	else
-		s = vi_load_u8(scales + (8 + unit / 2) * KC_LANES);
-	return vf_mul(vf_neg(m), vf_of_int(s));
-}
 
 /* 32 columns, of the group and of the first of n_rows batch rows; type and n_rows are constants in the end. */
 struct step {
@@ -426,22 +323,8 @@ static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_
 					  .out = out + (size_t)g * KC_LANES, .out_stride = out_stride };
 
 		switch (w->type) {
-#define CASE(type) case type: product_group(&t, type, n_rows); break
-		CASE(KB_F32);
-		CASE(KB_F16);
-		CASE(KB_BF16);
-		CASE(KB_Q4_0);
-		CASE(KB_Q4_1);
-		CASE(KB_Q5_0);
-		CASE(KB_Q5_1);
-		CASE(KB_Q8_0);
-		CASE(KB_Q2_K);
-		CASE(KB_Q3_K);
-		CASE(KB_Q4_K);
-		CASE(KB_Q5_K);
-		CASE(KB_Q6_K);
-		CASE(KB_IQ4_NL);
-		CASE(KB_IQ4_XS);
+#define CASE(type) case type: product_group(&t, type, n_rows); break;
+		EACH_TYPE(CASE)
 #undef CASE
 		}
 	}

@@ -46,7 +46,7 @@ static void usage(FILE *out)
 	      "  -n, --tokens N        tokens decoded per sequence and round (128)\n"
 	      "      --chunk N         prompt tokens per step (512)\n"
 	      "      --block-tokens N  16, 32 or 64 (32)\n"
-	      "      --level NAME      c, avx2 or avx512 (the best there is)\n"
+	      "      --level NAME      c, avx2, avx512 or avx512vnni (the best there is)\n"
 	      "      --json            for programs\n"
 	      "      --products        matrix products of every type of weights instead\n"
 	      "      --mass            what measuring attention mass adds to attention instead\n"
@@ -142,6 +142,25 @@ static int run_all(struct run *run, uint32_t n_threads, uint32_t reps)
 	return r;
 }
 
+static const char *level(const char *name)
+{
+	const struct kb_cpu_options options = { 1, name };
+	struct kb_backend *be;
+	int r = kb_cpu_open(&options, &be);
+
+	if (!r) {
+		be->ops->close(be);
+		return name;
+	}
+	if (r == -EINVAL)
+		fprintf(stderr, "kvd-bench: --level: there is no level \"%s\"\n", name);
+	else if (r == -ENOTSUP)
+		fprintf(stderr, "kvd-bench: --level: this machine lacks %s\n", name);
+	else
+		fprintf(stderr, "kvd-bench: --level: %s\n", strerror(-r));
+	exit(2);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
@@ -180,7 +199,7 @@ int main(int argc, char **argv)
 		case 'n': o.n_decode = number("tokens", optarg, 1, 4096); break;
 		case 'c': o.chunk = number("chunk", optarg, 1, 4096); break;
 		case 'b': o.block_tokens = number("block-tokens", optarg, 16, 64); break;
-		case 'l': o.level = optarg; break;
+		case 'l': o.level = level(optarg); break;
 		case 'j': json = true; break;
 		case 'p': products = true; break;
 		case 'M': mass = true; break;

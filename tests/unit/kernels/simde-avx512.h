@@ -120,6 +120,7 @@ static inline __m256i test_cvtepi32_epi16(simde__m512i v)
 #undef _mm512_cvtepi32_epi16
 #undef _mm512_castsi512_ps
 #undef _mm512_castps_si512
+#undef _mm512_madd_epi16	/* SIMDe 0.7 names it with the arguments of the masked one */
 #undef _mm512_extracti64x4_epi64
 #undef _mm512_extractf64x4_pd
 #undef _mm512_castps_pd
@@ -135,6 +136,7 @@ static inline __m256i test_cvtepi32_epi16(simde__m512i v)
 #define _mm512_castsi512_ps(v) simde_mm512_castsi512_ps(v)
 #define _mm512_castps_si512(v) simde_mm512_castps_si512(v)
 #define _mm512_extracti64x4_epi64(v, i) half_int(v, i)
+#define _mm512_madd_epi16(a, b) simde_mm512_madd_epi16(a, b)
 #define _mm512_castps_pd(v) simde_mm512_castps_pd(v)
 #define _mm512_extractf64x4_pd(v, i) simde_mm512_extractf64x4_pd(v, i)
 

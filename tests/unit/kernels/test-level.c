@@ -6,6 +6,7 @@ static const struct kc_level *const levels[] = {
 #ifdef __x86_64__
 	&kc_level_avx2,
 	&kc_level_avx512,
+	&kc_level_avx512vnni,
 #endif
 	&kc_level_c,
 };
