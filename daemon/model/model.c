@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/model/model.h"
 
-#include <math.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,9 +9,11 @@
 #include "daemon/model/chat-template.h"
 #include "daemon/model/gguf.h"
 #include "daemon/model/hparams.h"
+#include "daemon/model/synthetic.h"
 #include "daemon/model/tokenizer.h"
 #include "daemon/model/weights.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/fd.h"
 #include "ipc/base/utf8.h"
 
 #define MAX_TITLE 255u
@@ -171,18 +173,12 @@ static void fill_info(struct model *m, const struct gguf *g)
 	memcpy(m->info.content_hash, m->weights.hash, sizeof(m->info.content_hash));
 }
 
-static int load(struct model *m, int fd, const char *path, const struct model_options *options,
-		struct diag *diag)
+/* The tokenizer is there before the weights are read: a file that is wrong is refused early. */
+static int load(struct model *m, const struct gguf *g, const struct weights_source *source,
+		const struct model_options *options, struct diag *diag)
 {
-	_cleanup_(gguf_freep) struct gguf *g = NULL;
 	int r;
 
-	m->name = options->name ? strdup(options->name) : name_of_path(path);
-	if (!m->name)
-		return -ENOMEM;
-	r = gguf_read(&g, fd, diag);
-	if (r)
-		return r;
 	m->title = title_of(g);
 	if (!m->title)
 		return -ENOMEM;
@@ -196,7 +192,7 @@ static int load(struct model *m, int fd, const char *path, const struct model_op
 	r = load_tokenizer(m, g, diag);
 	if (r)
 		return r;
-	r = weights_init(&m->weights, m->be, m->arch, &m->hp, g, fd, options, diag);
+	r = weights_init(&m->weights, m->be, m->arch, &m->hp, g, source, options, diag);
 	if (r)
 		return r;
 	r = make_ropes(m, diag);
@@ -207,20 +203,84 @@ static int load(struct model *m, int fd, const char *path, const struct model_op
 	return 0;
 }
 
-int model_load(struct model **out, struct kb_backend *be, int fd, const char *path,
-	       const struct model_options *options, struct diag *diag)
+static int read_file(void *arg, void *buf, size_t n, uint64_t at)
 {
-	static const struct model_options defaults = { 0 };
-	_cleanup_(model_freep) struct model *m = NULL;
+	return fd_pread_full(*(const int *)arg, buf, n, at);
+}
+
+static int load_file(struct model *m, int fd, const char *path, const struct model_options *options,
+		     struct diag *diag)
+{
+	const struct weights_source source = { .read = read_file, .arg = &fd };
+	_cleanup_(gguf_freep) struct gguf *g = NULL;
 	int r;
 
-	m = calloc(1, sizeof(*m));
+	m->name = options->name ? strdup(options->name) : name_of_path(path);
+	if (!m->name)
+		return -ENOMEM;
+	r = gguf_read(&g, fd, diag);
+	if (r)
+		return r;
+	(void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
+	return load(m, g, &source, options, diag);
+}
+
+static int load_synthetic(struct model *m, const char *what, const struct model_options *options, struct diag *diag)
+{
+	_cleanup_(synthetic_freep) struct synthetic *s = NULL;
+	int r;
+
+	m->name = strdup(options->name ? options->name : what);
+	if (!m->name)
+		return -ENOMEM;
+	r = synthetic_new(&s, what, diag);
+	if (r)
+		return r;
+	r = load(m, synthetic_header(s), &(struct weights_source){ .read = synthetic_read, .arg = s }, options, diag);
+	m->info.synthetic = true;
+	return r;
+}
+
+/* A model with nothing in it. */
+static int make(struct model **out, struct kb_backend *be)
+{
+	struct model *m = calloc(1, sizeof(*m));
+
 	if (!m)
 		return -ENOMEM;
 	m->be = be;
-	r = load(m, fd, path, options ? options : &defaults, diag);
+	*out = m;
+	return 0;
+}
+
+static const struct model_options defaults = { 0 };
+
+int model_load(struct model **out, struct kb_backend *be, int fd, const char *path,
+	       const struct model_options *options, struct diag *diag)
+{
+	_cleanup_(model_freep) struct model *m = NULL;
+	int r = make(&m, be);
+
+	if (!r)
+		r = load_file(m, fd, path, options ? options : &defaults, diag);
 	if (r == -ENOMEM)
 		return diag_set(diag, r, "model file: no memory to load it");
+	if (r)
+		return r;
+	*out = steal_ptr(m);
+	return 0;
+}
+
+int model_load_synthetic(struct model **out, struct kb_backend *be, const char *what,
+			 const struct model_options *options, struct diag *diag)
+{
+	_cleanup_(model_freep) struct model *m = NULL;
+	int r = make(&m, be);
+
+	if (!r)
+		r = load_synthetic(m, what, options ? options : &defaults, diag);
+	if (r == -ENOMEM)
+		return diag_set(diag, r, "synthetic model: no memory to make it");
 	if (r)
 		return r;
 	*out = steal_ptr(m);

@@ -31,14 +31,19 @@ struct model_info {
 	uint64_t file_bytes;
 	uint64_t weight_bytes;		/* held by the backend */
 	uint8_t content_hash[16];	/* XXH3-128 of the file's bytes, canonical (big-endian) */
+	bool synthetic;			/* made up: see synthetic.h */
 };
 
-/* Called now and then while loading, 0..total bytes; return false to give up (-ECANCELED). */
+/*
+ * Called now and then while loading, 0..total bytes; return false to give up (-ECANCELED).  On several threads, one
+ * call after the other; done never falls.
+ */
 typedef bool (*model_progress_fn)(void *arg, uint64_t done, uint64_t total);
 
 struct model_options {
 	const char *name;	/* NULL: from the file's name */
 	uint32_t n_ctx;		/* positions that will be used; 0: the model's own; more than that is cut to it */
+	uint32_t n_threads;	/* that read, the caller's included; 0: as many as the backend computes with */
 	model_progress_fn progress;
 	void *progress_arg;
 };
@@ -52,6 +57,9 @@ struct model_options {
  */
 int model_load(struct model **out, struct kb_backend *be, int fd, const char *path,
 	       const struct model_options *options, struct diag *diag);
+/* The same of a model that is made up: what is "NAME:TYPE" (synthetic.h), and its name by default.  -EINVAL, -ENOMEM, -ECANCELED. */
+int model_load_synthetic(struct model **out, struct kb_backend *be, const char *what,
+			 const struct model_options *options, struct diag *diag);
 void model_free(struct model *m);
 CLEANUP_DEFINE(struct model, model_free)
 
