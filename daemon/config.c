@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "daemon/model/synthetic.h"
 #include "daemon/server/http-address.h"
 #include "daemon/server/namespace.h"
 #include "daemon/server/fair-weights.h"
@@ -47,6 +48,8 @@ static const struct option_row rows[] = {
 	{ "config", KIND_STRING, FIELD(file), 0, 0, "FILE", "read settings from FILE" },
 	{ "model", KIND_LIST, FIELD(models), FIELD(server.n_models), 0, "FILE",
 	  "a model, a GGUF file; may be repeated" },
+	{ "synthetic", KIND_LIST, FIELD(synthetic), FIELD(server.n_synthetic), 0, "NAME:TYPE",
+	  "a model with random weights, for measurements; may be repeated" },
 	{ "state-dir", KIND_STRING, FIELD(state_dir), 0, 0, "DIR", "where what is kept for good lies" },
 	{ "socket", KIND_STRING, FIELD(socket), 0, 0, "PATH", "listen on PATH" },
 	{ "socket-mode", KIND_MODE, FIELD(socket_mode), 0, 0777, "MODE", "permissions of the socket, octal" },
@@ -556,6 +559,7 @@ static int fill_defaults(struct config *c, struct diag *diag)
 	c->server.socket_path = c->socket;
 	c->server.socket_mode = (mode_t)c->socket_mode;
 	c->server.models = (const char *const *)c->models;
+	c->server.synthetic = (const char *const *)c->synthetic;
 	c->server.http = (const char *const *)c->http;
 	c->server.cpu_level = c->cpu_level;
 	c->server.cache_groups = c->cache_groups;
@@ -606,22 +610,31 @@ static int read_file_below(struct config *c, int argc, char **argv, struct diag 
 	return read_command_line(c, argc, argv, diag);
 }
 
+/* Those of files, then those made up. */
+static const char *model_of(const struct config *c, size_t i)
+{
+	return i < c->server.n_models ? c->models[i] : c->synthetic[i - c->server.n_models];
+}
+
 /* Models are asked for by the names of their files: each must have one of its own. */
 static int check_models(const struct config *c, struct diag *diag)
 {
+	size_t n_models = c->server.n_models, n_all = n_models + c->server.n_synthetic;
 	char names[KVD_MODELS_MAX][KVD_MODEL_NAME_MAX + 1];
 
-	if (c->server.n_models > KVD_MODELS_MAX)
+	if (n_all > KVD_MODELS_MAX)
 		return diag_set(diag, -EINVAL, "model: given %zu times, at most %u are possible",
-				c->server.n_models, KVD_MODELS_MAX);
-	for (size_t i = 0; i < c->server.n_models; i++) {
-		if (server_model_name(c->models[i], names[i], sizeof(names[i])))
+				n_all, KVD_MODELS_MAX);
+	for (size_t i = 0; i < n_all; i++) {
+		if (i >= n_models && synthetic_check(model_of(c, i), diag))
+			return -EINVAL;
+		if (server_model_name(model_of(c, i), names[i], sizeof(names[i])))
 			return diag_set(diag, -EINVAL, "model: the name of %s is not 1 to %u bytes of UTF-8 "
-					"without control characters", c->models[i], KVD_MODEL_NAME_MAX);
+					"without control characters", model_of(c, i), KVD_MODEL_NAME_MAX);
 		for (size_t k = 0; k < i; k++) {
 			if (strcmp(names[k], names[i]) == 0)
 				return diag_set(diag, -EINVAL, "model: %s and %s would have the same name, \"%s\"",
-						c->models[k], c->models[i], names[i]);
+						model_of(c, k), model_of(c, i), names[i]);
 		}
 	}
 	return 0;
@@ -669,6 +682,7 @@ void config_deinit(struct config *c)
 {
 	free(c->file);
 	clear_list((struct list_field){ &c->models, &c->server.n_models });
+	clear_list((struct list_field){ &c->synthetic, &c->server.n_synthetic });
 	clear_list((struct list_field){ &c->http, &c->server.n_http });
 	free(c->socket);
 	free(c->cpu_level);

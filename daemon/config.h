@@ -5,7 +5,7 @@
  * One table names every option; the file (section [kvd], inih) has the same names
  * without the dashes.  The command line wins over the file.  Unknown names,
  * bad values and repeated names are refused with the option or line named; only
- * `model` and `http` may be repeated, and those of the command line replace those of the file.
+ * `model`, `synthetic` and `http` may be repeated, and those of the command line replace those of the file.
  */
 #ifndef KVD_CONFIG_H
 #define KVD_CONFIG_H
@@ -30,6 +30,7 @@ struct config {
 	struct server_config server;	/* its strings point below */
 	char *file;			/* --config */
 	char **models;			/* [server.n_models] */
+	char **synthetic;		/* [server.n_synthetic] */
 	char **http;			/* [server.n_http] */
 	char *socket, *cpu_level, *cache_groups, *fair_weights, *state_dir, *http_keys, *http_hosts, *http_origins;
 	int socket_mode;		/* -1: by who runs the daemon */

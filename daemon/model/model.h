@@ -57,7 +57,10 @@ struct model_options {
  */
 int model_load(struct model **out, struct kb_backend *be, int fd, const char *path,
 	       const struct model_options *options, struct diag *diag);
-/* The same of a model that is made up: what is "NAME:TYPE" (synthetic.h), and its name by default.  -EINVAL, -ENOMEM, -ECANCELED. */
+/*
+ * The same of a model that is made up: what is "NAME:TYPE" (synthetic.h), and its name by default.  -EINVAL, -ENOMEM,
+ * -ECANCELED.
+ */
 int model_load_synthetic(struct model **out, struct kb_backend *be, const char *what,
 			 const struct model_options *options, struct diag *diag);
 void model_free(struct model *m);

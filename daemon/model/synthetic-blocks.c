@@ -75,8 +75,8 @@ static uint16_t to_f16(float v)
 }
 
 /*
- * Elements of n_mantissa bits below a sign and an exponent: of random bits the sign, two of the exponent and the mantissa
- * are kept, so that there are magnitudes from 2^(top-3) to 2^(top+1), of a deviation of 0.88 * 2^top.
+ * Elements of n_mantissa bits below a sign and an exponent: of random bits the sign, two of the exponent and the
+ * mantissa are kept, so that there are magnitudes from 2^(top-3) to 2^(top+1), of a deviation of 0.88 * 2^top.
  */
 static uint16_t element_16(uint16_t bits, unsigned n_mantissa, int biased_top)
 {

@@ -23,8 +23,8 @@ struct synthetic_shape {
 };
 
 /*
- * A type of weights.  Blocks are random bits but for their scales: unit is the standard deviation of the weights that
- * these bits make with a scale of 1, and minimum times the scale what puts their mean to 0.
+ * A type of weights.  Blocks are random bits but for their scales: unit is the standard deviation of the weights
+ * that these bits make with a scale of 1, and mean times the scale is the minimum that puts their mean to 0.
  */
 struct synthetic_type {
 	const char *name;
@@ -51,8 +51,8 @@ struct synthetic_numbers {
 void synthetic_fill(const struct synthetic_numbers *numbers, uint64_t from, uint8_t *out, size_t n);
 
 /*
- * The header of a file with this shape, all matrices of the type or its fallback: *out is malloc'd.  file_size: with the
- * data, which begins at the first multiple of 32 behind the header.
+ * The header of a file with this shape, all matrices of the type or its fallback: *out is malloc'd.  file_size: with
+ * the data, which begins at the first multiple of 32 behind the header.
  */
 int synthetic_write_header(const struct synthetic_shape *shape, const struct synthetic_type *type, uint8_t **out,
 			   size_t *n, uint64_t *file_size);

@@ -2,11 +2,12 @@
 /*
  * synthetic.h - models without a file, for measurements: the shapes of known ones with random weights.
  *
- * "NAME:TYPE", e.g. "llama-2-7b:q4_0", is a GGUF file that exists nowhere: its header is made here and read by the
- * same code as any other, and the bytes of its tensors are made where they are asked for. All matrices are of that type;
- * where a row is no whole number of its blocks, of the one that quantisation programs fall back to (Q5_0 for Q4_K, Q5_1
- * for Q5_K, Q8_0 for Q6_K). Numbers are as large as is usual, so that activations stay finite. The tokenizer has a
- * token for each byte and merges nothing; its other tokens are made-up words. No token ends a generation.
+ * "NAME:TYPE", e.g. "llama-2-7b:q4_0", is a GGUF file that exists nowhere: its header is made here and read
+ * by the same code as any other, and the bytes of its tensors are made where they are asked for. All matrices are
+ * of that type; where a row is no whole number of its blocks, of the one that quantisation programs fall back to
+ * (Q5_0 for Q4_K, Q5_1 for Q5_K, Q8_0 for Q6_K). Numbers are as large as is usual, so that activations stay finite.
+ * The tokenizer has a token for each byte and merges nothing; its other tokens are made-up words. No token ends a
+ * generation.
  *
  * The bytes follow from the name and SYNTHETIC_VERSION alone, and so does the content hash, which is theirs.
  *

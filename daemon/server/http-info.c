@@ -26,9 +26,9 @@ void http_get_health(struct http_exchange *x)
 static json_t *describe(const struct http_exchange *x, const struct served_model *m)
 {
 	bool is_ready = m->state == SERVED_READY;
-	json_t *json = json_pack("{s:s, s:s, s:I, s:s, s:s}", "id", m->name, "object", "model", "created",
+	json_t *json = json_pack("{s:s, s:s, s:I, s:s, s:s, s:b}", "id", m->name, "object", "model", "created",
 				 (json_int_t)x->server->http->created, "owned_by", "kvd", "state",
-				 is_ready ? "ready" : "loading");
+				 is_ready ? "ready" : "loading", "synthetic", m->synthetic);
 
 	if (json && is_ready && json_object_set_new(json, "context_length",
 				json_integer(engine_model_n_ctx(m->hosted.engine_model)))) {

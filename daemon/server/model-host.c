@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "daemon/engine/disk-store.h"
+#include "daemon/model/synthetic.h"
 #include "daemon/server/fdstore.h"
 #include "daemon/server/log.h"
 #include "daemon/server/memory-left.h"
@@ -61,7 +62,7 @@ static enum kvd_code check_budget(struct model_host *h, const struct model_sourc
 	int r = 0;
 
 	if (memory_left(&left) == 0 && size > left) {
-		diag_set(diag, 0, "the file has %llu MiB, more than the %llu MiB of memory that are left",
+		diag_set(diag, 0, "the model has %llu MiB, more than the %llu MiB of memory that are left",
 			 (unsigned long long)size >> 20, (unsigned long long)left >> 20);
 		return KVD_CODE_NO_MEMORY;
 	}
@@ -188,7 +189,10 @@ static int load_file(struct model_host *h, struct hosted_model *out, const struc
 	};
 	int r;
 
-	r = model_load(&model, h->backend, fd, source->name, &options, diag);
+	if (source->synthetic)
+		r = model_load_synthetic(&model, h->backend, source->path, &options, diag);
+	else
+		r = model_load(&model, h->backend, fd, source->name, &options, diag);
 	if (r)
 		return r;
 	r = start_engine(h, model, diag);
@@ -212,9 +216,11 @@ enum kvd_code model_host_load(struct model_host *h, struct hosted_model *out, co
 	uint64_t size = 0;
 	int r = 0;
 
-	if (source->path)
+	if (source->synthetic)
+		r = synthetic_file_bytes(source->path, &size, diag);
+	else if (source->path)
 		r = open_path(source->path, &fd, diag);
-	if (!r)
+	if (!r && !source->synthetic)
 		r = check_file(fd, &size, diag);
 	if (!r) {
 		code = check_budget(h, source, size, &m.weights, diag);

@@ -40,6 +40,7 @@ CLEANUP_DEFINE(struct model_host, model_host_free)
 struct model_source {
 	const char *name;	/* that clients use */
 	const char *path;	/* opened by us; NULL: */
+	bool synthetic;		/* (path is "NAME:TYPE" of model/synthetic.h) */
 	int fd;			/* this, of a client, which may be anything; taken over */
 	uint32_t n_ctx;		/* 0: as configured */
 	bool charged;		/* to uid's share of weights */

@@ -404,7 +404,8 @@ static void run_load(struct job *job)
 {
 	struct served_model *m = list_entry(job, struct served_model, load);
 	struct model_source source = {
-		.name = m->name, .path = m->path, .n_ctx = m->n_ctx, .charged = m->charged, .uid = m->uid,
+		.name = m->name, .path = m->path, .synthetic = m->synthetic, .n_ctx = m->n_ctx,
+		.charged = m->charged, .uid = m->uid,
 		.progress = on_progress, .progress_arg = m,
 	};
 
@@ -468,6 +469,7 @@ int models_load(struct models *t, const struct models_load *load)
 	m->asker = load->asker;
 	m->tell_progress = load->tell_progress;
 	m->path = load->path;
+	m->synthetic = load->synthetic;
 	m->fd = load->path ? -1 : load->fd;
 	m->n_ctx = load->n_ctx;
 	m->charged = load->charged;

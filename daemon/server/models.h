@@ -69,6 +69,7 @@ struct served_model {
 	size_t n_jobs;
 	struct list unloads;		/* of those that wait for its end */
 	const char *path;
+	bool synthetic;			/* path is no file's, but what is made up */
 	int fd;
 	uint32_t n_ctx;
 	struct job load, release;
@@ -109,6 +110,7 @@ CLEANUP_DEFINE(struct models, models_free)
 struct models_load {
 	const char *name;	/* valid; copied */
 	const char *path;	/* of the configuration; outlives the table; NULL: */
+	bool synthetic;		/* (path is "NAME:TYPE" of model/synthetic.h) */
 	int fd;			/* this one, taken over on success */
 	uint32_t n_ctx;		/* 0: as configured */
 	uid_t uid;

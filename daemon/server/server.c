@@ -404,13 +404,14 @@ static int load_models(struct server *s, struct diag *diag)
 	char name[KVD_MODEL_NAME_MAX + 1];
 	int r = models_new(&s->models, &config, diag);
 
-	for (size_t i = 0; i < s->config.n_models && !r; i++) {
-		const char *path = s->config.models[i];
+	for (size_t i = 0; i < s->config.n_models + s->config.n_synthetic && !r; i++) {
+		bool synthetic = i >= s->config.n_models;
+		const char *path = synthetic ? s->config.synthetic[i - s->config.n_models] : s->config.models[i];
 
 		if (server_model_name(path, name, sizeof(name)))
 			return diag_set(diag, -EINVAL, "model: the file's name is not one for a model: %s", path);
 		r = models_load(s->models, &(struct models_load){ .name = name, .path = path, .fd = -1,
-								  .uid = geteuid() });
+								  .synthetic = synthetic, .uid = geteuid() });
 		if (r == MODELS_E_EXISTS)
 			return diag_set(diag, -EINVAL, "model: two files have the name \"%s\"", name);
 		if (r == MODELS_E_FULL)

@@ -30,6 +30,8 @@ struct server_config {
 	mode_t socket_mode;
 	const char *const *models;	/* [n_models] files to begin with, at most KVD_MODELS_MAX */
 	size_t n_models;
+	const char *const *synthetic;	/* [n_synthetic] "NAME:TYPE" (model/synthetic.h), behind those */
+	size_t n_synthetic;
 	const char *cpu_level;		/* NULL: the best that the CPU has */
 	uint64_t kv_memory;		/* bytes; 0: chosen by the machine's memory */
 	uint64_t host_memory;		/* bytes of the tier behind it; 0: none */

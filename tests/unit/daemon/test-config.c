@@ -260,7 +260,6 @@ static void test_refusals(void **state)
 	/* What the design has for later is unknown now, not ignored. */
 	static const char *const later[] = {
 		"--gpu-layers", "--colour",
-		"--synthetic",
 	};
 	for (size_t i = 0; i < ARRAY_SIZE(later); i++)
 		refused(ARGS("--model", "m", later[i], "x"), later[i]);
@@ -366,6 +365,25 @@ static void test_several_models(void **state)
 	config_deinit(&c);
 }
 
+static void test_synthetic(void **state)
+{
+	struct config c;
+	struct diag diag;
+
+	assert_int_equal(parse(&c, ARGS("--synthetic", "tiny:q4_0", "--model", "m", "--synthetic", "llama-2-7b:f16"),
+			       &diag), 0);
+	assert_int_equal(c.server.n_models, 1);
+	assert_int_equal(c.server.n_synthetic, 2);
+	assert_string_equal(c.server.synthetic[0], "tiny:q4_0");
+	assert_string_equal(c.server.synthetic[1], "llama-2-7b:f16");
+	config_deinit(&c);
+	refused(ARGS("--synthetic", "huge:q4_0"), "no \"huge:q4_0\"; there are smollm2-135m");
+	refused(ARGS("--synthetic", "tiny:q4"), "not NAME:TYPE");
+	refused(ARGS("--synthetic", "tiny:q4_0", "--synthetic", "tiny:q4_0"), "same name, \"tiny:q4_0\"");
+	refused(ARGS("--model", "/m/tiny:q4_0.gguf", "--synthetic", "tiny:q4_0"), "same name, \"tiny:q4_0\"");
+	refused(ARGS("--synthetic", ""), "empty");
+}
+
 static void test_file_refusals(void **state)
 {
 	char line[600];
@@ -469,6 +487,7 @@ int main(void)
 		cmocka_unit_test(test_refusals),
 		cmocka_unit_test(test_file),
 		cmocka_unit_test(test_several_models),
+		cmocka_unit_test(test_synthetic),
 		cmocka_unit_test(test_file_refusals),
 		cmocka_unit_test(test_file_that_is_none),
 		cmocka_unit_test(test_print_reads_back),
