@@ -35,7 +35,7 @@ def test_print_config_is_complete(directory):
     """Every setting is printed (those that have no value yet are not), and what is printed is accepted."""
     r = kvd("--model", "m.gguf", "--cpu-level", "c", "--cache-groups", "root", "--fair-weights", "root:200",
             "--state-dir", directory, "--http-keys", "keys", "--http-hosts", "llm.lan",
-            "--http-origins", "http://app.lan", "--print-config")
+            "--http-origins", "http://app.lan", "--synthetic", "tiny:q4_0", "--print-config")
     assert r.returncode == 0
     printed = set(re.findall(r"^([a-z-]+) = ", r.stdout, re.M))
     assert printed == set(re.findall(r"^\.It Ic ([a-z-]+)", (ROOT / "man/kvd.conf.5").read_text(), re.M))
