@@ -138,6 +138,7 @@ enum kvd_cache_miss {
 	KVD_CACHE_MISS_NAMESPACE = 6,	/* another namespace that this user may use has it */
 	KVD_CACHE_MISS_LOGPROBS = 7,	/* log-probabilities of the prompt were asked for */
 	KVD_CACHE_MISS_KEY = 8,		/* another cache key has it */
+	KVD_CACHE_MISS_BLOCK = 9,	/* less than a block is missing, and this KV type keeps whole ones */
 };
 void kvd_params_init(struct kvd_params *p);
 

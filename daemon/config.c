@@ -66,9 +66,9 @@ static const struct option_row rows[] = {
 	  "in which an HTTP request must have come" },
 	{ "http-idle-time", KIND_NUMBER, FIELD(server.http_idle_s), 1, 86400, "SECONDS",
 	  "for which an HTTP connection may do nothing" },
-	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16", "how keys and values are stored" },
+	{ "kv-type", KIND_CHOICE, 0, 0, 0, "f16|q8|q4", "how keys and values are stored" },
 	{ "block-tokens", KIND_NUMBER, FIELD(server.block_tokens), 16, 64, "N",
-	  "tokens in a block: 16, 32 or 64" },
+	  "tokens in a block: 16, 32 or 64; of q4 32" },
 	{ "kv-memory", KIND_SIZE_AUTO, FIELD(server.kv_memory), 2 << 20, 1ull << 50, "SIZE",
 	  "memory for keys and values, e.g. 512M" },
 	{ "host-memory", KIND_SIZE_OFF, FIELD(server.host_memory), 8 << 20, 1ull << 43, "SIZE",
@@ -274,11 +274,9 @@ static int set_mode(int *field, const struct option_row *row, const char *value,
 static int set_choice(struct config *c, const struct option_row *row, const char *value, struct diag *diag)
 {
 	if (strcmp(row->name, "kv-type") == 0) {
-		if (strcmp(value, "f16") == 0)
-			return 0;
-		if (strcmp(value, "q8") == 0 || strcmp(value, "q4") == 0)
-			return diag_set(diag, -EINVAL, "kv-type: %s is not supported yet, only f16", value);
-		return diag_set(diag, -EINVAL, "kv-type: \"%s\" is not f16, q8 or q4", value);
+		if (!kv_type_parse(value, &c->server.kv_type))
+			return diag_set(diag, -EINVAL, "kv-type: \"%s\" is not f16, q8 or q4", value);
+		return 0;
 	}
 	if (strcmp(row->name, "device") == 0) {
 		if (strcmp(value, "auto") == 0 || strcmp(value, "cpu") == 0)
@@ -577,7 +575,6 @@ static void set_defaults(struct config *c)
 		.server = {
 			.attention_mass = true,
 			.disk = SERVER_DISK_AUTO,
-			.block_tokens = 16,
 			.max_seqs = 16,
 			.prefill_quantum = 256,
 			.prefill_ratio = 250,
@@ -657,6 +654,17 @@ static int check_http(struct config *c, struct diag *diag)
 	return r;
 }
 
+/* Q4 has scales of keys for a whole block: its size is not free. */
+static int check_block_tokens(struct config *c, struct diag *diag)
+{
+	if (!c->server.block_tokens)
+		c->server.block_tokens = kv_type_block_tokens(c->server.kv_type);
+	if (c->server.kv_type == KB_KV_Q4 && c->server.block_tokens != KB_Q4_BLOCK_TOKENS)
+		return diag_set(diag, -EINVAL, "block-tokens: a block of kv-type q4 has %u tokens, not %u",
+				KB_Q4_BLOCK_TOKENS, c->server.block_tokens);
+	return 0;
+}
+
 int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 {
 	int r;
@@ -667,6 +675,8 @@ int config_init(struct config *c, int argc, char **argv, struct diag *diag)
 		r = read_file_below(c, argc, argv, diag);
 	if (!r)
 		r = check_http(c, diag);
+	if (!r)
+		r = check_block_tokens(c, diag);
 	if (!r)
 		r = fill_defaults(c, diag);
 	if (!r && (c->action == CONFIG_RUN || c->action == CONFIG_CHECK))
@@ -768,7 +778,7 @@ static void print_row(const struct config *c, const struct option_row *row, FILE
 		break;
 	case KIND_CHOICE:
 		if (strcmp(row->name, "kv-type") == 0)
-			fputs("kv-type = f16\n", f);
+			fprintf(f, "kv-type = %s\n", kv_type_name(c->server.kv_type));
 		else if (strcmp(row->name, "device") == 0)
 			fputs("device = cpu\n", f);
 		else if (strcmp(row->name, "fairness") == 0)

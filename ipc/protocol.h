@@ -253,7 +253,7 @@ struct kvd_record_usage {
 	uint32_t prompt_tokens, cached_tokens, generated_tokens;
 	uint32_t miss;		/* enum kvd_miss */
 	uint64_t queue_ns, prefill_ns, decode_ns;
-	int32_t miss_token;	/* the prompt's own at position cached_tokens; -1: none */
+	int32_t miss_token;	/* the prompt's own at position cached_tokens, or the first that differs; -1: none */
 	uint32_t n_bytes;	/* of it, at most KVD_MISS_BYTES_MAX */
 	uint8_t bytes[];
 };
@@ -269,6 +269,7 @@ enum kvd_miss {
 	KVD_MISS_NAMESPACE = 6,	/* another namespace that the peer may use has it */
 	KVD_MISS_LOGPROBS = 7,	/* log-probabilities of the prompt were asked for from there on */
 	KVD_MISS_KEY = 8,	/* another cache key of the same namespace has it */
+	KVD_MISS_BLOCK = 9,	/* what is missing is less than a block, and this KV type keeps whole ones */
 };
 
 /* What a request leaves in the cache: low goes first when room is needed, high last. */

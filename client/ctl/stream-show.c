@@ -43,6 +43,7 @@ static const struct { const char *name, *words; } misses[] = {
 	[KVD_CACHE_MISS_NAMESPACE] = { "namespace", "another namespace has it" },
 	[KVD_CACHE_MISS_LOGPROBS] = { "logprobs", "the prompt's log-probabilities were asked for" },
 	[KVD_CACHE_MISS_KEY] = { "key", "another cache key has it" },
+	[KVD_CACHE_MISS_BLOCK] = { "block", "less than a block, and whole ones are kept" },
 };
 
 const char *miss_name(uint32_t miss)

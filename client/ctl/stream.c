@@ -203,10 +203,13 @@ static void print_miss(const struct reply *reply)
 	if (reply->miss == KVD_CACHE_MISS_NONE || reply->miss == KVD_CACHE_MISS_NO_CACHE || reply->miss_token < 0)
 		return;
 	text_quote(reply->miss_bytes.data, reply->miss_bytes.n, quoted, sizeof(quoted));
-	fprintf(stderr, "[%u of %u prompt tokens cached; first that is not: ", reply->cached_tokens,
-		reply->prompt_tokens);
+	fprintf(stderr, "[%u of %u prompt tokens cached; first that %s: ", reply->cached_tokens, reply->prompt_tokens,
+		reply->miss == KVD_CACHE_MISS_DIFFERS ? "differs" : "is not");
 	text_print_visible(stderr, quoted, strlen(quoted));
-	fprintf(stderr, " (%s)]\n", miss_words(reply->miss));
+	if (reply->miss == KVD_CACHE_MISS_DIFFERS)
+		fputs("]\n", stderr);
+	else
+		fprintf(stderr, " (%s)]\n", miss_words(reply->miss));
 }
 
 static void print_figures(const struct reply *reply)

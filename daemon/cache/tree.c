@@ -358,6 +358,8 @@ static enum tree_miss missing_child(const struct tree *t, const struct tree_entr
 {
 	enum tree_miss miss = TREE_MISS_NONE;
 
+	if (t->config.whole_blocks)
+		n_have = t->block_tokens - 1;
 	for (n = MIN(n, t->block_tokens); n > n_have && miss == TREE_MISS_NONE; n--)
 		miss = tree_ghost(t, e, tokens, n);
 	return miss;
@@ -390,7 +392,10 @@ static enum tree_miss explain(struct tree_path *p, const struct partial *partial
 
 	if (found == n - 1)
 		return TREE_MISS_NONE;
-	if (partial->n_expired > partial->n)
+	if (p->tree->config.whole_blocks && n - 1 - found < p->tree->block_tokens)
+		return TREE_MISS_BLOCK;
+	if (partial->n_expired > partial->n &&
+	    (!p->tree->config.whole_blocks || partial->n_expired == p->tree->block_tokens))
 		return TREE_MISS_EXPIRED;
 	miss = missing_child(p->tree, e, tokens + end, n - end, partial->n);
 	if (miss != TREE_MISS_NONE)
@@ -445,7 +450,7 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 	struct tree *t = p->tree;
 	struct tree_entry *from = p->at, *e, *pending;
 	struct partial partial = { 0 };
-	uint32_t begin = from->first + from->n_tokens, end;
+	uint32_t begin = from->first + from->n_tokens, end, n_tail;
 
 	tree_tail_done(p);
 	stop_waiting(p);
@@ -483,17 +488,18 @@ void tree_lookup(struct tree_path *p, const int32_t *tokens, uint32_t n, bool ma
 	do {
 		find_partial(e, tokens + end, n - 1 - end, now, &partial);
 	} while (partial.n && !tree_verified(t, partial.best));
-	if (t->config.whole_blocks)
-		partial.n = 0;
-	if (partial.n) {
+	n_tail = t->config.whole_blocks ? 0 : partial.n;
+	if (n_tail) {
 		hold_tail(p, partial.best, now);
-		out->n_tail = partial.n;
+		out->n_tail = n_tail;
 		out->tail_block = partial.best->block;
 		out->tail_stored = partial.best->stored;
 	}
-	out->n_tokens = end + partial.n;
+	out->n_tokens = end + n_tail;
 	out->miss = explain(p, &partial, tokens, n, also, n_also, now, out->n_tokens,
 			    &out->miss_also);
+	if (out->miss == TREE_MISS_DIFFERS)
+		out->n_same = partial.n - n_tail;
 	count_lookup(t, n - 1 - p->lookup_from, out->n_tokens - p->lookup_from);
 }
 

@@ -125,6 +125,7 @@ enum tree_miss {	/* why not all of a prompt (but its last token) was found */
 	TREE_MISS_EXPIRED,
 	TREE_MISS_EVICTED,
 	TREE_MISS_NAMESPACE,	/* another namespace of the caller's has it */
+	TREE_MISS_BLOCK,	/* less than a block is missing, and blocks are of use as a whole */
 };
 
 struct tree_match {
@@ -138,6 +139,7 @@ struct tree_match {
 	uint32_t n_pending;	/* tokens after the path's blocks that others are computing */
 	bool waits;		/* the path waits for them; it was not moved */
 	enum tree_miss miss;	/* at position n_tokens */
+	uint32_t n_same;	/* TREE_MISS_DIFFERS: tokens from there on that do not, in a block that is of no use */
 	uint32_t miss_also;	/* TREE_MISS_NAMESPACE: which of `also` has it */
 };
 

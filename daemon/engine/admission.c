@@ -60,8 +60,8 @@ static bool on_its_way(const struct engine *e)
 	return e->n_lent || !list_empty(&e->sched.held);
 }
 
-/* The uid's blocks are used up: its own other sequences decide what happens. */
-static bool yield_to_own(struct engine *e, struct engine_request *r)
+/* What the uid may have is used up: its own other sequences decide what happens. */
+static bool yield_to_own(struct engine *e, struct engine_request *r, const char *why)
 {
 	struct sched_uid *owner = r->seq.share->uid;
 	struct sched_seq *victim;
@@ -72,19 +72,23 @@ static bool yield_to_own(struct engine *e, struct engine_request *r)
 		return true;
 	}
 	if (!owner->n_active)
-		engine_fail(e, r, SINK_ERROR_QUOTA,
-			    "the request needs more KV blocks than its user may have");
+		engine_fail(e, r, SINK_ERROR_QUOTA, why);
 	else
 		scheduler_admit_skip(&e->sched, &r->seq);
 	return false;
 }
 
-/* Its blocks: those that are there, and new ones until it has n.  What take_blocks() says. */
+/*
+ * Its blocks: those that are there, new ones until it has n, and its open one.  What take_blocks() and
+ * engine_open_get() say.
+ */
 static int fill_table(struct engine *e, struct engine_request *r, uint32_t n, bool tail, uint64_t now)
 {
 	uint32_t n_tail, tail_block = 0;
-	int err = engine_prefix_take(r, tail, now, &n_tail, &tail_block);
+	int err = engine_open_get(e, r);
 
+	if (!err)
+		err = engine_prefix_take(r, tail, now, &n_tail, &tail_block);
 	if (!err)
 		err = take_blocks(e, r, n);
 	if (!err)
@@ -126,6 +130,8 @@ static bool wait_for_blocks(struct engine *e, struct engine_request *r)
 
 static bool admit_one(struct engine *e, struct engine_request *r)
 {
+	static const char more_kv[] = "the request needs more KV blocks than its user may have";
+	static const char more_memory[] = "the request needs more memory than its user may have";
 	/* One more than it has: the place of the token that comes out. */
 	uint32_t n = blocks_for(r->model, r->seq.n_tokens + 1);
 	uint64_t now = clock_ns();	/* one, so that what was peeked at is found */
@@ -158,9 +164,10 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 		/* The block that it would copy from may be what is one too many. */
 		if (err > 0 && tail)
 			err = fill_table(e, r, n, tail = false, now);
-	} while ((err == POOL_E_QUOTA && yield_to_own(e, r)) ||
+	} while ((err == POOL_E_QUOTA && yield_to_own(e, r, more_kv)) ||
+		 (err == ENGINE_OPEN_E_QUOTA && yield_to_own(e, r, more_memory)) ||
 		 (err == POOL_E_FULL && nothing_to_wait_for(e) && engine_reclaim(e, r->model, UINT64_MAX)));
-	if (err == POOL_E_QUOTA)
+	if (err == POOL_E_QUOTA || err == ENGINE_OPEN_E_QUOTA)
 		return true;
 	if (err == POOL_E_FULL)
 		return wait_for_blocks(e, r);
@@ -177,10 +184,14 @@ static bool admit_one(struct engine *e, struct engine_request *r)
 	return true;
 }
 
+/* A ready one.  Where it has lost its open block and gets none, admission decides what becomes of it. */
 static void activate(struct engine *e, struct sched_seq *seq)
 {
 	request_of(seq)->yields = false;
-	scheduler_activate(&e->sched, seq);
+	if (engine_open_get(e, request_of(seq)))
+		engine_preempt(e, seq);
+	else
+		scheduler_activate(&e->sched, seq);
 }
 
 static void activate_ready(struct engine *e)

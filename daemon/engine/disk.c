@@ -492,6 +492,20 @@ static void note_read(struct engine_request *r, uint32_t i, const struct store_f
 		(void)tree_pin(r->model->tree, ref.entry, found->pinned_by[k]);
 }
 
+/* It did not compute these: what it then misses is no longer for what the tree had not. */
+static void note_found(struct engine_request *r)
+{
+	uint32_t n = engine_prefix_n_lookup(r) - 1, left;
+
+	r->n_cached = r->seq.n_computed;
+	r->n_same = 0;
+	left = n - r->n_cached;
+	if (!left && n + 1 == r->n_prompt)
+		r->miss = SINK_MISS_NONE;
+	else if (r->model->open_bytes && left < r->model->block_tokens)
+		r->miss = n + 1 == r->n_prompt ? SINK_MISS_BLOCK : SINK_MISS_LOGPROBS;
+}
+
 /* The blocks that are there now enter the tree, and the request goes on. */
 static void reads_end(struct disk_job *j)
 {
@@ -499,10 +513,8 @@ static void reads_end(struct disk_job *j)
 
 	r->disk_job = NULL;
 	r->seq.n_computed = j->n_read * j->model->block_tokens;
-	if (!r->n_generated && !r->n_preempted)
-		r->n_cached = MAX(r->n_cached, r->seq.n_computed);
-	if (r->n_cached + 1 == engine_prefix_n_lookup(r) && r->n_cached + 1 == r->n_prompt)
-		r->miss = SINK_MISS_NONE;
+	if (!r->n_generated && !r->n_preempted && r->seq.n_computed > r->n_cached)
+		note_found(r);
 	engine_prefix_enter(r);
 	for (uint32_t i = j->n_there; !j->wiped && i < MIN(tree_path_n_blocks(&r->path), j->n_read); i++)
 		note_read(r, i, &j->found[i]);

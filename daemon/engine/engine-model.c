@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include "daemon/engine/engine-private.h"
+#include "daemon/model/kv-type.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 
@@ -28,6 +29,7 @@ static int create_tree(struct engine *e, struct engine_model *em)
 {
 	struct tree_config config = {
 		.accounts = e->accounts, .root = em->root, .host = e->host, .hash_bits = HASH_BITS,
+		.whole_blocks = !kb_has_partial_blocks(pool_root_geometry(em->root)),
 	};
 
 	config.seed = engine_random();
@@ -40,7 +42,11 @@ static int create_root(struct engine *e, struct engine_model *em, struct diag *d
 	uint64_t capacity;
 	int err;
 
-	model_geometry(em->model, KB_KV_F16, em->block_tokens, &geometry);
+	model_geometry(em->model, e->kv_type, em->block_tokens, &geometry);
+	em->open_bytes = kb_open_bytes(&geometry);
+	if (em->open_bytes && (!e->be->ops->open_new || !e->be->ops->open_free))
+		return diag_set(diag, -ENOTSUP, "the device has no keys and values of type %s",
+				kv_type_name(e->kv_type));
 	if (!geometry.block_bytes)
 		return diag_set(diag, -EINVAL, "the model's KV blocks are too large");
 	if (geometry.block_bytes > pool_chunk_bytes(e->pool))

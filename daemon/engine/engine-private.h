@@ -6,6 +6,7 @@
  *   engine-model.c  models come and go
  *   admission.c  who gets in, who gets blocks
  *   reclaim.c    who is preempted for it
+ *   open.c       blocks that are not sealed yet
  *   prefix.c     what a sequence takes from the prefix tree, and leaves there
  *   mass.c       how much attention its blocks draw
  *   prefix-miss.c  where else it could have had what it did not find
@@ -74,6 +75,7 @@ struct engine_model {
 	uint32_t n_vocab, n_embd, block_tokens;
 	uint32_t max_piece;		/* bytes of the longest token */
 	uint64_t block_bytes;
+	uint64_t open_bytes;		/* of a sequence's open block; 0: the KV type has none */
 
 	/* the engine thread's */
 	struct list link;		/* in engine.added, .models */
@@ -106,6 +108,7 @@ struct engine {
 	/* fixed */
 	struct kb_backend *be;
 	struct accounts *accounts;
+	enum kb_kv_type kv_type;
 	uint32_t block_tokens, max_queue, gap_percent;
 	bool no_cache, measures_mass;
 	uint64_t step_delay_ns;
@@ -126,6 +129,7 @@ struct engine {
 	struct scheduler sched;
 	bool lacks_blocks;		/* why what is being admitted has to wait */
 	uint32_t n_lent;		/* blocks that verify.c has, and soon gives back */
+	uint32_t n_open;		/* open blocks of requests, at most max_seqs */
 	struct list finished;		/* to be released at the end of the round */
 	struct heap deadlines;		/* of requests that have one, the next first */
 	uint64_t step_end_ns;		/* when the last step ended */
@@ -195,6 +199,16 @@ void engine_preempt(struct engine *e, struct sched_seq *seq);
 bool engine_reclaim(struct engine *e, struct engine_model *em, uint64_t rank);
 /* Blocks of the model's that engine_reclaim(e, em, UINT64_MAX) can make free. */
 uint64_t engine_reclaimable_idle(struct engine *e, struct engine_model *em);
+
+/* open.c; of a model without open blocks both do nothing */
+#define ENGINE_OPEN_E_QUOTA 16	/* the uid's memory is used up; no POOL_E_* */
+/*
+ * The request has its open block: before it becomes active.  0, ENGINE_OPEN_E_QUOTA, -ENOMEM.  Its content is that of
+ * the steps before, or n_computed is at a block's beginning.
+ */
+int engine_open_get(struct engine *e, struct engine_request *r);
+/* It has none any more; what it had of its last block is not computed. */
+void engine_open_drop(struct engine *e, struct engine_request *r);
 
 /* prefix.c; of a request that has no part in the cache all do nothing */
 /* When it gets into the queue.  0, -ENOMEM. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "daemon/engine/engine-private.h"
+#include "daemon/model/kv-type.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
 #include "ipc/base/fd.h"
@@ -272,7 +273,7 @@ static void view_of(const struct engine *e, const struct engine_request *r, stru
 		.n_generated = r->n_generated,
 		.n_blocks = r->seq.n_blocks,
 		.n_preempted = r->n_preempted,
-		.kv_bytes = r->seq.n_blocks * r->model->block_bytes,
+		.kv_bytes = r->seq.n_blocks * r->model->block_bytes + (r->open ? r->model->open_bytes : 0),
 		.age_ns = clock_ns() - r->submit_ns,
 	};
 }
@@ -618,7 +619,8 @@ static struct engine *engine_alloc(const struct engine_config *config)
 	e->sched.fair = !config->no_fairness;
 	e->be = config->backend;
 	e->accounts = config->accounts;
-	e->block_tokens = config->block_tokens ? config->block_tokens : 16;
+	e->kv_type = config->kv_type;
+	e->block_tokens = config->block_tokens ? config->block_tokens : kv_type_block_tokens(config->kv_type);
 	e->max_queue = config->max_queue ? config->max_queue : 1024;
 	e->gap_percent = config->gap_percent;
 	e->no_cache = config->no_cache;
@@ -643,6 +645,9 @@ int engine_new(struct engine **out, const struct engine_config *config, struct d
 	if (config->block_tokens && config->block_tokens != 16 && config->block_tokens != 32 &&
 	    config->block_tokens != 64)
 		return diag_set(diag, -EINVAL, "a block has 16, 32 or 64 tokens, not %u",
+				config->block_tokens);
+	if (config->kv_type == KB_KV_Q4 && config->block_tokens && config->block_tokens != KB_Q4_BLOCK_TOKENS)
+		return diag_set(diag, -EINVAL, "a block of type q4 has %u tokens, not %u", KB_Q4_BLOCK_TOKENS,
 				config->block_tokens);
 	e = engine_alloc(config);
 	if (!e)

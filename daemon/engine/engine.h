@@ -47,7 +47,8 @@ struct engine_config {
 	uint64_t kv_memory;		/* bytes */
 	uint64_t host_memory;		/* bytes of the compressed tier behind it, see host.h; 0: none */
 	uint64_t block_bytes;		/* of the largest block known to come (see model_geometry()); 0: none */
-	uint32_t block_tokens;		/* 16, 32, 64; 0: 16 */
+	enum kb_kv_type kv_type;	/* of all models */
+	uint32_t block_tokens;		/* 16, 32, 64, Q4: 32; 0: what suits the type */
 	uint32_t max_seqs;		/* running at once; 0: 16 */
 	uint32_t prefill_quantum;	/* prompt tokens per step beside decoding; 0: 256 */
 	uint32_t max_queue;		/* waiting requests; 0: 1024 */
@@ -225,7 +226,7 @@ struct engine_request_view {
 	uid_t uid;
 	enum engine_phase phase;
 	uint32_t n_prompt, n_computed, n_generated, n_blocks, n_preempted;
-	uint64_t kv_bytes;		/* of its blocks */
+	uint64_t kv_bytes;		/* of its blocks, the open one included */
 	uint64_t age_ns;
 };
 
@@ -249,6 +250,7 @@ struct engine_stats {
 	/* Used by sequences or pinned; kept in the cache, and let go when room is needed; free. */
 	uint32_t blocks_used, blocks_cached, blocks_free, blocks_capacity;
 	uint64_t kv_bytes, kv_bytes_used;	/* all; of the used ones */
+	uint64_t open_bytes;		/* beside it: of open blocks, where the KV type has such */
 	/* The host tier: its budget, all that it takes of it, and what its blocks took in the pool; blocks. */
 	uint64_t host_bytes, host_bytes_used, host_bytes_plain;
 	uint32_t host_blocks;

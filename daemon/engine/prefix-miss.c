@@ -59,6 +59,7 @@ enum sink_miss engine_prefix_miss(const struct engine_request *r, const struct t
 		[TREE_MISS_NONE] = SINK_MISS_NONE,       [TREE_MISS_EMPTY] = SINK_MISS_EMPTY,
 		[TREE_MISS_DIFFERS] = SINK_MISS_DIFFERS, [TREE_MISS_EXPIRED] = SINK_MISS_EXPIRED,
 		[TREE_MISS_EVICTED] = SINK_MISS_EVICTED, [TREE_MISS_NAMESPACE] = SINK_MISS_NAMESPACE,
+		[TREE_MISS_BLOCK] = SINK_MISS_BLOCK,
 	};
 
 	if (match->miss == TREE_MISS_NAMESPACE && same_base(also[match->miss_also], name_of(r->ns)))

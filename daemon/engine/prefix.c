@@ -83,7 +83,9 @@ void engine_prefix_woken(struct engine *e)
 static enum sink_miss miss_of(const struct engine_request *r, const struct tree_match *match,
 			      const struct tree_name *also)
 {
-	if (match->miss == TREE_MISS_NONE && engine_prefix_n_lookup(r) < r->n_prompt)
+	/* Without that wish there might have been more. */
+	if ((match->miss == TREE_MISS_NONE || match->miss == TREE_MISS_BLOCK) &&
+	    engine_prefix_n_lookup(r) < r->n_prompt)
 		return SINK_MISS_LOGPROBS;
 	return engine_prefix_miss(r, match, also);
 }
@@ -126,6 +128,7 @@ int engine_prefix_take(struct engine_request *r, bool tail, uint64_t now, uint32
 	if (!r->admit_ns) {
 		r->n_cached = match.n_tokens;
 		r->miss = miss_of(r, &match, also);
+		r->n_same = r->miss == SINK_MISS_DIFFERS ? match.n_same : 0;
 	}
 	return 0;
 }

@@ -22,6 +22,7 @@ void engine_release_blocks(struct engine *e, struct engine_request *r)
 	engine_prefix_leave(r);
 	while (r->seq.n_blocks)
 		pool_block_unref(r->model->root, r->blocks[--r->seq.n_blocks]);
+	engine_open_drop(e, r);
 	r->seq.n_computed = 0;
 }
 

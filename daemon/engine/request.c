@@ -215,19 +215,20 @@ void request_usage(const struct engine_request *r, uint64_t now_ns, struct outpu
 {
 	uint64_t admit = r->admit_ns ? r->admit_ns : now_ns;
 	uint64_t first = r->first_token_ns ? r->first_token_ns : now_ns;
+	uint32_t missed = r->n_cached + r->n_same;
 
 	*out = (struct output_usage){
 		.prompt_tokens = r->n_prompt,
 		.cached_tokens = r->n_cached,
 		.miss = r->miss,
-		.miss_token = r->n_cached < r->n_prompt ? r->tokens[r->n_cached] : -1,
+		.miss_token = missed < r->n_prompt ? r->tokens[missed] : -1,
 		.generated_tokens = r->n_generated,
 		.queue_ns = admit - r->submit_ns,
 		.prefill_ns = first - admit,
 		.decode_ns = now_ns - first,
 	};
 	if (out->miss_token >= 0) {
-		int32_t previous = r->n_cached ? r->tokens[r->n_cached - 1] : -1;
+		int32_t previous = missed ? r->tokens[missed - 1] : -1;
 
 		out->miss_bytes = tokenizer_bytes_after(r->model->tokenizer, previous, out->miss_token,
 							&out->n_miss_bytes);

@@ -46,12 +46,15 @@ struct engine_request {
 	uint32_t n_on_disk;		/* blocks of its path that are there, or on their way */
 	uint32_t n_cached;		/* tokens of the prompt that it did not compute at first, nor others for it */
 	enum sink_miss miss;		/* at position n_cached */
+	uint32_t n_same;		/* of the tokens from there on do not differ, where that is why */
 	uint32_t next_prompt;		/* position whose log-probability is due; n_prompt: none */
 	struct pooling pooling;
 	struct sampler_rng rng;
 	struct output output;
 	enum sink_finish ending;	/* not 0: ends when its pending events are taken */
 	struct charge charge_request, charge_memory;
+	struct kb_open *open;		/* see open.c; NULL: none */
+	struct charge charge_open;	/* for that */
 	struct heap_node deadline;	/* in engine.deadlines, where it has one */
 	uint64_t submit_ns, admit_ns, first_token_ns, last_token_ns;	/* 0: not yet */
 	atomic_bool cancel;		/* wanted; set by any thread */

@@ -54,6 +54,7 @@ enum sink_miss {	/* why not all of a prompt came from the cache; numbers of enum
 	SINK_MISS_NAMESPACE = 6,
 	SINK_MISS_LOGPROBS = 7,	/* numbers of the prompt's tokens are wanted that are not kept */
 	SINK_MISS_KEY = 8,
+	SINK_MISS_BLOCK = 9,	/* less than a block is missing, where blocks are of use as a whole */
 };
 
 struct sink_alternative {

@@ -26,6 +26,7 @@ static void add_to_batch(struct engine *e, struct kb_batch *b, struct engine_req
 		.first_pos = first,
 		.n_blocks = (end + block_tokens - 1) / block_tokens,
 		.block_table = r->blocks,
+		.open = r->open,
 	};
 	engine_mass_ask(e, r, &e->seqs[b->n_seqs - 1]);
 	b->n_rows += seq->n_rows;

@@ -42,6 +42,8 @@ struct verify {
 	int32_t *tokens;		/* [n_max * block_tokens] */
 	uint32_t n_max, n_path, next;
 	uint32_t n_fresh;		/* blocks that it has */
+	struct kb_geometry geometry;
+	struct kb_open *open;		/* of the path, where the KV type has such; or NULL */
 	uint8_t *stored, *computed;	/* [block_bytes] */
 	struct charge charge;
 };
@@ -55,6 +57,8 @@ static void begin(struct engine *e, void *arg)
 	v->result = share_list_init(&v->list, e, v->em, cache_sees, &v->scope);
 	if (!v->result && !pool_can_copy(v->em->root))
 		v->result = SHARE_E_UNABLE;
+	if (!v->result)
+		v->geometry = *pool_root_geometry(v->em->root);
 }
 
 static void give_back(struct engine *e, struct verify *v, uint32_t i)
@@ -119,6 +123,7 @@ static int compute(struct engine *e, struct verify *v, uint32_t first, uint32_t 
 			.first_pos = first,
 			.n_blocks = (end + block_tokens - 1) / block_tokens,
 			.block_table = v->table,
+			.open = v->open,
 		};
 		struct kb_batch batch = {
 			.n_rows = n,
@@ -346,7 +351,7 @@ static int allocate(struct engine *e, struct verify *v)
 	v->n_max = 1;
 	for (uint32_t i = 0; i < v->list.n; i++)
 		v->n_max = MAX(v->n_max, v->list.items[i].depth + 1);
-	bytes = 2 * block_bytes + v->n_max * (sizeof(*v->path) + sizeof(*v->table) +
+	bytes = 2 * block_bytes + v->em->open_bytes + v->n_max * (sizeof(*v->path) + sizeof(*v->table) +
 					      v->em->block_tokens * sizeof(*v->tokens));
 	err = charge_init(&v->charge, e->accounts, v->scope.uid, ACCOUNT_MEMORY, bytes);
 	if (err)
@@ -360,6 +365,8 @@ static int allocate(struct engine *e, struct verify *v)
 		return -ENOMEM;
 	for (uint32_t i = 0; i < v->n_max; i++)
 		v->path[i].fresh = NO_BLOCK;
+	if (v->em->open_bytes)
+		return e->be->ops->open_new(e->be, &v->geometry, &v->open);
 	return 0;
 }
 
@@ -399,6 +406,8 @@ int engine_verify(struct engine *e, struct engine_model *em, const struct cache_
 	v->random = engine_random() | 1;
 	err = verify(e, v, n, ops);
 	share_list_deinit(&v->list);
+	if (v->open)
+		e->be->ops->open_free(e->be, v->open);
 	free(v->path);
 	free(v->table);
 	free(v->tokens);

@@ -229,6 +229,7 @@ void http_put_usage(struct http_writer *w, const struct http_usage *u)
 		[KVD_MISS_NONE] = "none", [KVD_MISS_NO_CACHE] = "no_cache", [KVD_MISS_EMPTY] = "empty",
 		[KVD_MISS_DIFFERS] = "differs", [KVD_MISS_EXPIRED] = "expired", [KVD_MISS_EVICTED] = "evicted",
 		[KVD_MISS_NAMESPACE] = "namespace", [KVD_MISS_LOGPROBS] = "logprobs", [KVD_MISS_KEY] = "key",
+		[KVD_MISS_BLOCK] = "block",
 	};
 
 	put_member(w, "{\"prompt_tokens\":", u->prompt_tokens);

@@ -129,6 +129,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.accounts = h->accounts,
 		.kv_memory = h->config->kv_memory,
 		.host_memory = h->config->host_memory,
+		.kv_type = h->config->kv_type,
 		.block_tokens = h->config->block_tokens,
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,
@@ -147,7 +148,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 
 	if (model_host_engine(h))
 		return 0;
-	model_geometry(model, KB_KV_F16, config.block_tokens, &geometry);
+	model_geometry(model, config.kv_type, config.block_tokens, &geometry);
 	config.block_bytes = geometry.block_bytes;
 	if (!config.kv_memory)
 		config.kv_memory = default_kv_memory(model, &geometry, config.block_tokens);

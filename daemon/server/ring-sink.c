@@ -29,7 +29,8 @@ static_assert((int)SINK_MISS_NO_CACHE == KVD_MISS_NO_CACHE && (int)SINK_MISS_EMP
 		      (int)SINK_MISS_DIFFERS == KVD_MISS_DIFFERS && (int)SINK_MISS_EXPIRED == KVD_MISS_EXPIRED &&
 		      (int)SINK_MISS_EVICTED == KVD_MISS_EVICTED &&
 		      (int)SINK_MISS_NAMESPACE == KVD_MISS_NAMESPACE &&
-		      (int)SINK_MISS_LOGPROBS == KVD_MISS_LOGPROBS && (int)SINK_MISS_KEY == KVD_MISS_KEY,
+		      (int)SINK_MISS_LOGPROBS == KVD_MISS_LOGPROBS && (int)SINK_MISS_KEY == KVD_MISS_KEY &&
+		      (int)SINK_MISS_BLOCK == KVD_MISS_BLOCK,
 	      "the protocol's numbers");
 
 /*

@@ -19,6 +19,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/model/kv-type.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/base/error.h"
 
@@ -38,6 +39,7 @@ struct server_config {
 	const char *state_dir;		/* NULL: nobody knows one */
 	bool state_dir_named;		/* by somebody: it is no default place */
 	uint64_t disk;			/* bytes of the cache in state_dir; 0: none; SERVER_DISK_AUTO */
+	enum kb_kv_type kv_type;
 	uint32_t block_tokens;
 	uint32_t n_ctx;			/* 0: the model's own */
 	uint32_t max_seqs;

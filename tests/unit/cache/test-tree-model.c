@@ -210,6 +210,8 @@ static void check_miss(const struct seq *s, const struct tree_match *m)
 		break;
 	case TREE_MISS_NONE:
 		break;
+	case TREE_MISS_BLOCK:
+		fail();
 	}
 }
 

@@ -277,8 +277,10 @@ static void test_refusals(void **state)
 	refused(ARGS("--http", "[::]:80"), "http-keys");
 	refused(ARGS("--http", "127.0.0.1:0", "--http", "192.168.1.2:80"), "http-keys");
 	refused(ARGS("--model", "m", "-x"), "unknown option");
-	refused(ARGS("--model", "m", "--kv-type", "q8"), "not supported yet");
-	refused(ARGS("--model", "m", "--kv-type", "q4"), "not supported yet");
+	refused(ARGS("--model", "m", "--kv-type", "q4", "--block-tokens", "16"),
+		"a block of kv-type q4 has 32 tokens, not 16");
+	refused(ARGS("--model", "m", "--block-tokens", "64", "--kv-type", "q4"), "32 tokens, not 64");
+	refused(ARGS("--model", "m", "--kv-type", "Q4"), "not f16, q8 or q4");
 	refused(ARGS("--model", "m", "--kv-type", "f32"), "kv-type");
 	refused(ARGS("--model", "m", "--device", "cuda"), "CUDA is not part of this build");
 	refused(ARGS("--model", "m", "--device", "cuda:1"), "CUDA");
@@ -427,6 +429,36 @@ static void test_file_that_is_none(void **state)
 	config_deinit(&c);
 }
 
+/* The size of blocks follows from the type where it is not given, wherever that is. */
+static void test_kv_type(void **state)
+{
+	static const struct {
+		const char *file, *type;
+		enum kb_kv_type want;
+		uint32_t block_tokens;
+	} cases[] = {
+		{ "[kvd]\n", "f16", KB_KV_F16, 16 },
+		{ "[kvd]\n", "q8", KB_KV_Q8, 16 },
+		{ "[kvd]\n", "q4", KB_KV_Q4, 32 },
+		{ "[kvd]\nblock-tokens = 64\n", "q8", KB_KV_Q8, 64 },
+		{ "[kvd]\nblock-tokens = 32\n", "q4", KB_KV_Q4, 32 },
+		{ "[kvd]\nkv-type = q4\n", "f16", KB_KV_F16, 16 },
+	};
+
+	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {
+		const char *path = file_of(cases[i].file, strlen(cases[i].file));
+		struct config c;
+		struct diag diag;
+
+		assert_int_equal(parse(&c, ARGS("--config", path, "--kv-type", cases[i].type), &diag), 0);
+		assert_int_equal(c.server.kv_type, cases[i].want);
+		assert_int_equal(c.server.block_tokens, cases[i].block_tokens);
+		unlink(path);
+		config_deinit(&c);
+	}
+	file_refused("[kvd]\nkv-type = q5\n", "q5", 2);
+}
+
 /* What --print-config prints is a file that means the same. */
 static void test_print_reads_back(void **state)
 {
@@ -439,6 +471,8 @@ static void test_print_reads_back(void **state)
 		ARGS("--model", "m", "--max-sessions=3", "--max-queue=4", "--uid-sessions=5", "--uid-requests=6",
 		     "--uid-memory=7M", "--uid-kv-memory=8M", "--uid-weights=9G", "--host-memory=10M"),
 		ARGS("--model", "m", "--model", "n"),
+		ARGS("--model", "m", "--kv-type", "q8", "--block-tokens", "64"),
+		ARGS("--model", "m", "--kv-type", "q4"),
 		ARGS("--socket", "/s"),
 	};
 
@@ -468,6 +502,8 @@ static void test_print_reads_back(void **state)
 		assert_true(a.server.attention_mass == b.server.attention_mass);
 		assert_int_equal(a.server.n_models, b.server.n_models);
 		assert_int_equal(a.server.max_queue, b.server.max_queue);
+		assert_int_equal(a.server.kv_type, b.server.kv_type);
+		assert_int_equal(a.server.block_tokens, b.server.block_tokens);
 		free(text);
 		free(again);
 		unlink(path);
@@ -490,6 +526,7 @@ int main(void)
 		cmocka_unit_test(test_synthetic),
 		cmocka_unit_test(test_file_refusals),
 		cmocka_unit_test(test_file_that_is_none),
+		cmocka_unit_test(test_kv_type),
 		cmocka_unit_test(test_print_reads_back),
 	};
 

@@ -11,6 +11,9 @@
  * reused too early is found, and shows in the tokens as well.  Models differ in
  * the hash that a history begins with, so that the KV of another model is found too.
  *
+ * Of type Q8 blocks have another size.  Of type Q4 a block is in the sequence's open block until it is full, and
+ * then in the pool in a form that is of no use in part.
+ *
  * Steps can be held at a gate, to have the engine in a known phase.
  */
 #ifndef KVD_TESTS_FAKE_MODEL_H
@@ -62,6 +65,10 @@ struct kb_pool {
 	uint64_t bytes;
 };
 
+struct kb_open {
+	struct fake_kv kv[KB_Q4_BLOCK_TOKENS];
+};
+
 struct kb_workspace {
 	struct kb_workspace_desc desc;
 	struct model *model;
@@ -82,6 +89,8 @@ static struct {
 	uint32_t max_seqs_seen, max_prefill_rows_seen;
 	uint64_t n_rows_seen, n_logits_seen, n_hidden_seen, n_mass_seen;
 	bool no_room;			/* for attention mass */
+	uint32_t n_open, max_open_seen;	/* open blocks */
+	uint32_t n_open_fails;		/* so many can't be made */
 	void (*ran)(const struct kb_batch *b);	/* at the end of each step; NULL: nothing */
 } fake = { .lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER };
 
@@ -96,6 +105,7 @@ static void fake_reset(uint32_t quantum)
 	fake.max_seqs_seen = fake.max_prefill_rows_seen = 0;
 	fake.n_rows_seen = fake.n_logits_seen = fake.n_hidden_seen = fake.n_mass_seen = 0;
 	fake.no_room = false;
+	fake.n_open = fake.max_open_seen = fake.n_open_fails = 0;
 	fake.ran = NULL;
 }
 
@@ -217,6 +227,55 @@ static struct fake_kv *fake_kv_at(const struct kb_batch *b, const struct kb_seq 
 	return (struct fake_kv *)(b->pool->base + offset);
 }
 
+static bool fake_is_open(const struct kb_batch *b, const struct kb_seq *seq, uint32_t position)
+{
+	uint32_t block_tokens = b->geometry->block_tokens;
+
+	return !kb_has_partial_blocks(b->geometry) && position / block_tokens == seq->first_pos / block_tokens;
+}
+
+/* All of a block but the last one depend on that. */
+static uint64_t fake_seal(const struct kb_batch *b, const struct kb_seq *seq, uint32_t position)
+{
+	uint32_t last = position | (b->geometry->block_tokens - 1);
+
+	if (kb_has_partial_blocks(b->geometry) || position == last)
+		return 0;
+	return fake_mix(fake_kv_at(b, seq, last)->hash + 1);
+}
+
+/* What the steps before have stored. */
+static struct fake_kv fake_kv_get(const struct kb_batch *b, const struct kb_seq *seq, uint32_t position)
+{
+	struct fake_kv kv;
+
+	if (fake_is_open(b, seq, position))
+		return seq->open->kv[position % b->geometry->block_tokens];
+	kv = *fake_kv_at(b, seq, position);
+	kv.hash ^= fake_seal(b, seq, position);
+	return kv;
+}
+
+static void fake_kv_put(const struct kb_batch *b, const struct kb_seq *seq, const struct fake_kv *kv)
+{
+	uint32_t block_tokens = b->geometry->block_tokens, first = kv->position / block_tokens * block_tokens;
+
+	if (kb_has_partial_blocks(b->geometry)) {
+		*fake_kv_at(b, seq, kv->position) = *kv;
+		return;
+	}
+	seq->open->kv[kv->position - first] = *kv;
+	if (kv->position - first + 1 < block_tokens)
+		return;
+	for (uint32_t i = block_tokens; i--;) {
+		struct fake_kv *sealed = fake_kv_at(b, seq, first + i);
+
+		*sealed = seq->open->kv[i];
+		sealed->hash ^= fake_seal(b, seq, first + i);
+	}
+	memset(seq->open, 0x5a, sizeof(*seq->open));
+}
+
 /* Sequences share full blocks alone: none that one of them writes. */
 static void fake_check_pair(const struct kb_geometry *g, const struct kb_seq *a, const struct kb_seq *b)
 {
@@ -226,6 +285,8 @@ static void fake_check_pair(const struct kb_geometry *g, const struct kb_seq *a,
 		for (uint32_t k = 0; k < b->n_blocks; k++)
 			if (a->block_table[j] == b->block_table[k] && (j >= a_written || k >= b_written))
 				fake_violation("a block of two sequences is written");
+	if (a->open && a->open == b->open)
+		fake_violation("an open block of two sequences");
 }
 
 /* The batch keeps to backend.h, and to the sizes of the workspace. */
@@ -247,6 +308,8 @@ static void fake_check_batch(const struct kb_workspace *ws)
 			fake_violation("a position beyond the context");
 		if (seq->n_blocks != (end + b->geometry->block_tokens - 1) / b->geometry->block_tokens)
 			fake_violation("n_blocks does not cover the positions");
+		if (!seq->open != kb_has_partial_blocks(b->geometry))
+			fake_violation("an open block where there is none, or none where there is one");
 		for (uint32_t i = 0; i < s; i++)
 			fake_check_pair(b->geometry, &b->seqs[i], seq);
 	}
@@ -273,10 +336,10 @@ static uint64_t fake_read_history(const struct model *m, const struct kb_batch *
 	uint64_t hash = m->first_hash;
 
 	for (uint32_t p = 0; p < seq->first_pos; p++) {
-		const struct fake_kv *kv = fake_kv_at(b, seq, p);
+		const struct fake_kv kv = fake_kv_get(b, seq, p);
 
-		hash = fake_hash(hash, kv->token);
-		if (kv->position != p || kv->hash != hash)
+		hash = fake_hash(hash, kv.token);
+		if (kv.position != p || kv.hash != hash)
 			fake_violation("the KV of another position or sequence");
 	}
 	return hash;
@@ -315,9 +378,9 @@ static void fake_run(struct kb_workspace *ws)
 			int32_t token = b->tokens[row];
 
 			hash = fake_hash(hash, token);
-			*fake_kv_at(b, seq, seq->first_pos + i) = (struct fake_kv){
+			fake_kv_put(b, seq, &(struct fake_kv){
 				.hash = hash, .token = token, .position = seq->first_pos + i
-			};
+			});
 			if (next_logits < b->n_logits && b->logit_rows[next_logits] == row)
 				fake_logits(hash, token, ws->logits + FAKE_N_VOCAB * next_logits++);
 			if (next_hidden < b->n_hidden && b->hidden_rows[next_hidden] == row)
@@ -361,9 +424,40 @@ static const float *fake_step_hidden(const struct kb_workspace *ws)
 static int fake_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
 			    uint32_t n_tokens)
 {
+	if (n_tokens < g->block_tokens && !kb_has_partial_blocks(g)) {
+		fake_violation("a part of a sealed block is copied");
+		return -EINVAL;
+	}
 	memcpy(pool->base + kb_block_offset(g, dst), pool->base + kb_block_offset(g, src),
 	       n_tokens * (g->block_bytes / g->block_tokens));
 	return 0;
+}
+
+static int fake_open_new(struct kb_backend *be, const struct kb_geometry *g, struct kb_open **out)
+{
+	struct kb_open *open;
+
+	(void)be;
+	if (kb_has_partial_blocks(g))
+		return -EINVAL;
+	if (fake.n_open_fails) {
+		fake.n_open_fails--;
+		return -ENOMEM;
+	}
+	open = malloc(sizeof(*open));
+	if (!open)
+		return -ENOMEM;
+	memset(open, 0xa5, sizeof(*open));
+	fake.max_open_seen = MAX(fake.max_open_seen, ++fake.n_open);
+	*out = open;
+	return 0;
+}
+
+static void fake_open_free(struct kb_backend *be, struct kb_open *open)
+{
+	(void)be;
+	fake.n_open--;
+	free(open);
 }
 
 static void *fake_block_memory(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block)
@@ -382,6 +476,8 @@ static const struct kb_ops fake_ops = {
 	.step_logits = fake_step_logits,
 	.copy_tokens = fake_copy_tokens,
 	.block_memory = fake_block_memory,
+	.open_new = fake_open_new,
+	.open_free = fake_open_free,
 	.measures_mass = true,
 	.hidden = fake_record_hidden,
 	.step_hidden = fake_step_hidden,
@@ -409,14 +505,18 @@ uint32_t model_n_ctx(const struct model *m)
 	return m->n_ctx;
 }
 
+/* Q8: 3/4 of F16; Q4: half. */
 void model_geometry(const struct model *m, enum kb_kv_type kv_type, uint32_t block_tokens,
 		    struct kb_geometry *out)
 {
+	static const uint64_t parts[] = { [KB_KV_F16] = 4, [KB_KV_Q8] = 3, [KB_KV_Q4] = 2 };
+
 	*out = (struct kb_geometry){
 		.n_layers = 1, .n_kv_heads = 1, .head_dim = 16,
 		.block_tokens = block_tokens,
 		.kv_type = kv_type,
-		.block_bytes = m->block_bytes ? m->block_bytes : FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK,
+		.block_bytes = (m->block_bytes ? m->block_bytes : FAKE_CHUNK / FAKE_BLOCKS_PER_CHUNK) / 4 *
+			       parts[kv_type],
 	};
 }
 

@@ -121,6 +121,7 @@ static inline void stop(struct fixture *f)
 	fake_check_nothing_charged(f->accounts, 8);
 	accounts_free(f->accounts);
 	fake_client_free(f->client);
+	assert_int_equal(fake.n_open, 0);
 	if (fake.n_violations)
 		fail_msg("%s (%u in all)", fake.violation, fake.n_violations);
 }

@@ -234,6 +234,16 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
 	return remove(path);
 }
 
+/* Blocks of Q4 have more tokens, and take less. */
+static void set_type(struct engine_config *config, uint32_t i, bool two_models)
+{
+	config->kv_type = (enum kb_kv_type)(i % 3);
+	if (config->kv_type != KB_KV_Q4)
+		return;
+	config->block_tokens = KB_Q4_BLOCK_TOKENS;
+	config->kv_memory = two_models ? 4 * MIB : 2 * MIB;
+}
+
 static uint64_t run_world(struct engine_config *config, unsigned seed, struct options options)
 {
 	struct world *w = calloc(1, sizeof(*w));
@@ -268,7 +278,10 @@ static uint64_t run_world(struct engine_config *config, unsigned seed, struct op
 	assert_int_equal(stats.n_running + stats.n_queued + stats.n_parked, 0);
 	assert_int_equal(stats.blocks_used, 0);
 	assert_true(fake.max_seqs_seen <= config->max_seqs);
+	assert_true(fake.max_open_seen <= config->max_seqs);
+	assert_int_equal(stats.open_bytes, 0);
 	engine_free(w->engine);
+	assert_int_equal(fake.n_open, 0);
 	if (config->store)
 		store_stop(config->store);
 	store_free(config->store);
@@ -296,6 +309,8 @@ static void test_small_pool(void **state)
 	(void)state;
 	for (int i = 0; i < n_rounds(); i++) {
 		struct engine_config config = { .kv_memory = 4 * MIB, .max_seqs = 6, .prefill_quantum = 16 };
+
+		set_type(&config, (uint32_t)i, false);
 		preemptions += run_world(&config, 100 + (unsigned)i, (struct options){ 0 });
 	}
 	assert_true(preemptions > 10);
@@ -312,6 +327,8 @@ static void test_everything(void **state)
 			.block_tokens = i % 2 ? 16 : 32,
 		};
 		struct options options = { .full_sinks = true, .cancels = true };
+
+		set_type(&config, (uint32_t)i, false);
 		preemptions += run_world(&config, 200 + (unsigned)i, options);
 	}
 	assert_true(preemptions > 10);
@@ -328,6 +345,8 @@ static void test_two_models(void **state)
 			.kv_memory = (i % 2 ? 4 : 6) * MIB, .max_seqs = 8, .prefill_quantum = i % 3 ? 16 : 1,
 		};
 		struct options options = { .two_models = true, .full_sinks = i % 2, .cancels = i % 4 > 1 };
+
+		set_type(&config, (uint32_t)i, true);
 		preemptions += run_world(&config, 400 + (unsigned)i, options);
 	}
 	assert_true(preemptions > 10);
@@ -340,6 +359,8 @@ static void test_reloads(void **state)
 	for (int i = 0; i < n_rounds(); i++) {
 		struct engine_config config = { .kv_memory = 6 * MIB, .max_seqs = 8, .prefill_quantum = 16 };
 		struct options options = { true, .full_sinks = i % 2, .cancels = i % 4 > 1, .reloads = true };
+
+		set_type(&config, (uint32_t)i, true);
 		run_world(&config, 500 + (unsigned)i, options);
 	}
 }
@@ -360,6 +381,7 @@ static void test_shared(void **state)
 		options.disk = i % 4 == 1 || i % 8 == 4;
 		options.reloads = options.two_models && i % 3 == 0;
 		config.kv_memory += options.two_models ? 2 * MIB : 0;
+		set_type(&config, (uint32_t)i, options.two_models);
 		run_world(&config, 600 + (unsigned)i, options);
 	}
 	nftw(disk_dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
