@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#define NUMERICS_VERSION 1
+#define NUMERICS_VERSION 2
 #define HUGE_PAGE (2ull << 20)
 
 /* Best first. */
@@ -145,40 +145,29 @@ static bool block_in_pool(const struct kb_pool *pool, const struct kb_geometry *
 /* The geometry fits the pool, and the block and its tokens fit the geometry. */
 static bool block_is_valid(const struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens)
 {
-	uint64_t least = g->kv_type == KB_KV_F16 ? kb_block_bytes(g) : 0, in_chunk;
+	uint64_t least = kb_block_bytes(g), in_chunk;
 
-	if (!least || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
+	if (!least || g->head_dim % KC_LANES || !kc_block_tokens_valid(g) || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
 	    __builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) ||
 	    in_chunk > g->chunk_bytes)
 		return false;
-	return n_tokens <= g->block_tokens && block_in_pool(pool, g, block);
+	if (n_tokens > g->block_tokens || (n_tokens != g->block_tokens && !kb_has_partial_blocks(g)))
+		return false;
+	return block_in_pool(pool, g, block);
 }
 
-/* Copies the first n_bytes of each of a block's planes; they lie to_plane and from_plane bytes apart. */
-static void copy_planes(const struct kb_geometry *g, uint8_t *to, size_t to_plane, const uint8_t *from,
-			size_t from_plane, size_t n_bytes)
+static uint8_t *head_at(const struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, size_t i)
 {
-	size_t n_planes = (size_t)2 * g->n_layers * g->n_kv_heads;
-
-	for (size_t i = 0; i < n_planes; i++)
-		memcpy(to + i * to_plane, from + i * from_plane, n_bytes);
-}
-
-static size_t plane_bytes(const struct kb_geometry *g, uint32_t n_tokens)
-{
-	return (size_t)n_tokens * g->head_dim * sizeof(uint16_t);
+	return pool->base + kb_block_offset(g, block) + i * kb_head_bytes(g);
 }
 
 static int cpu_copy_tokens(struct kb_pool *pool, const struct kb_geometry *g, uint32_t dst, uint32_t src,
 			   uint32_t n_tokens)
 {
-	size_t plane = plane_bytes(g, g->block_tokens);
-
 	if (!block_is_valid(pool, g, dst, n_tokens) || !block_is_valid(pool, g, src, n_tokens))
 		return -EINVAL;
-	if (dst != src)
-		copy_planes(g, pool->base + kb_block_offset(g, dst), plane, pool->base + kb_block_offset(g, src), plane,
-			    plane_bytes(g, n_tokens));
+	for (size_t i = 0; dst != src && i < (size_t)g->n_layers * g->n_kv_heads; i++)
+		kc_kv_copy(g, head_at(pool, g, dst, i), head_at(pool, g, src, i), n_tokens);
 	return 0;
 }
 
@@ -190,22 +179,26 @@ static void *cpu_block_memory(struct kb_pool *pool, const struct kb_geometry *g,
 static int cpu_block_read(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
 			  void *dst)
 {
-	size_t n_bytes = plane_bytes(g, n_tokens);
+	size_t n_heads = (size_t)g->n_layers * g->n_kv_heads, n_bytes;
 
 	if (!block_is_valid(pool, g, block, n_tokens))
 		return -EINVAL;
-	copy_planes(g, dst, n_bytes, pool->base + kb_block_offset(g, block), plane_bytes(g, g->block_tokens), n_bytes);
+	n_bytes = kb_tokens_bytes(g, n_tokens) / n_heads;
+	for (size_t i = 0; i < n_heads; i++)
+		kc_kv_pack(g, head_at(pool, g, block, i), n_tokens, (uint8_t *)dst + i * n_bytes);
 	return 0;
 }
 
 static int cpu_block_write(struct kb_pool *pool, const struct kb_geometry *g, uint32_t block, uint32_t n_tokens,
 			   const void *src)
 {
-	size_t n_bytes = plane_bytes(g, n_tokens);
+	size_t n_heads = (size_t)g->n_layers * g->n_kv_heads, n_bytes;
 
 	if (!block_is_valid(pool, g, block, n_tokens))
 		return -EINVAL;
-	copy_planes(g, pool->base + kb_block_offset(g, block), plane_bytes(g, g->block_tokens), src, n_bytes, n_bytes);
+	n_bytes = kb_tokens_bytes(g, n_tokens) / n_heads;
+	for (size_t i = 0; i < n_heads; i++)
+		kc_kv_unpack(g, head_at(pool, g, block, i), n_tokens, (const uint8_t *)src + i * n_bytes);
 	return 0;
 }
 
@@ -243,6 +236,8 @@ static const struct kb_ops ops = {
 	.block_read = cpu_block_read,
 	.block_memory = cpu_block_memory,
 	.block_write = cpu_block_write,
+	.open_new = kc_open_new,
+	.open_free = kc_open_free,
 	.hidden = kc_hidden,
 	.step_hidden = kc_step_hidden,
 };

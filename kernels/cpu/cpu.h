@@ -14,6 +14,7 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+#include "kv.h"
 #include "layout.h"
 #include "threads.h"
 
@@ -96,12 +97,17 @@ struct kc_rows {
 	float *d16;	/* [rows][cols / 32] */
 };
 
-/* Queries of one sequence and kv head, and where their keys and values are. */
+/*
+ * Queries of one sequence and kv head, and where their keys and values are.  All of them see the same form of a
+ * position: where there are open blocks they belong to one block.
+ */
 struct kc_queries {
-	const uint8_t *pool;
+	uint8_t *pool;
 	const struct kb_geometry *geometry;
 	const uint32_t *block_table;
-	size_t k_offset, v_offset;	/* of this layer and head inside a block, bytes */
+	size_t head_offset;		/* of this layer and head inside a block, bytes */
+	uint8_t *open;			/* Q4: this head of the open block, else NULL */
+	uint32_t open_pos;		/* its first position; UINT32_MAX: none */
 	uint32_t head_dim;
 	uint32_t first_pos, n_rows;	/* row i is at position first_pos + i */
 	uint32_t n_heads;		/* query heads per row: the GQA ratio */
@@ -157,11 +163,18 @@ extern const struct kc_level kc_level_avx2;
 extern const struct kc_level kc_level_avx512;
 extern const struct kc_level kc_level_avx512vnni;
 
-/* Scores of a segment, and a tile of K and one of V as floats. */
+/*
+ * What attention over a segment keeps beside its result, floats: scores; the keys or values of KC_ATTEND_TILE
+ * positions; queries times the scales of a block's keys, those scales, and what the offsets add to a score; scales
+ * and offsets of the segment's values.
+ */
 #define KC_ATTEND_TILE 32u
 static inline size_t kc_attend_scratch(uint32_t head_dim)
 {
-	return (size_t)KC_MAX_QUERIES * KC_SEGMENT + 2 * (size_t)KC_ATTEND_TILE * head_dim;
+	size_t n = KC_MAX_QUERIES;
+
+	return n * KC_SEGMENT + (size_t)KC_ATTEND_TILE * head_dim + (n + 2) * head_dim + n +
+	       (size_t)2 * kb_kv_groups(head_dim) * KC_SEGMENT;
 }
 
 /* The positions of a segment that a query at pos sees: *t0 .. *t1 - 1; false: none. */
@@ -174,19 +187,22 @@ static inline bool kc_visible(uint32_t pos, uint32_t window, uint32_t segment, u
 	return *t0 < *t1;
 }
 
-/* Keys of position t; values lie v_offset - k_offset bytes further. */
-static inline const uint16_t *kc_key(const struct kc_queries *a, uint32_t t)
+/* Bytes from a block's beginning to a layer's head; g is valid. */
+static inline size_t kc_head_offset(const struct kb_geometry *g, uint32_t layer, uint32_t head)
 {
-	const struct kb_geometry *g = a->geometry;
-	uint64_t offset = kb_block_offset(g, a->block_table[t / g->block_tokens]) + a->k_offset;
-
-	return (const uint16_t *)(const void *)(a->pool + offset) +
-	       (size_t)(t % g->block_tokens) * a->head_dim;
+	return (size_t)kb_head_bytes(g) * ((size_t)layer * g->n_kv_heads + head);
 }
 
-static inline const uint16_t *kc_value(const struct kc_queries *a, uint32_t t)
+/* The tile of position t. */
+static inline struct kc_kv kc_kv_at(const struct kc_queries *a, uint32_t t)
 {
-	return (const uint16_t *)(const void *)((const uint8_t *)kc_key(a, t) + (a->v_offset - a->k_offset));
+	const struct kb_geometry *g = a->geometry;
+
+	if (t >= a->open_pos)
+		return kc_kv_tile(KB_KV_F16, a->head_dim, KB_Q4_BLOCK_TOKENS, a->open, t - a->open_pos);
+	return kc_kv_tile(g->kv_type, a->head_dim, g->block_tokens,
+			  a->pool + kb_block_offset(g, a->block_table[t / g->block_tokens]) + a->head_offset,
+			  t % g->block_tokens);
 }
 
 /* arena.c: memory for weights, in huge pages. */

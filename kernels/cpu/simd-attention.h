@@ -2,15 +2,20 @@
 /*
  * simd-attention.h - vector attention over one segment.
  *
- * A tile of 32 positions at a time is turned into floats once for all queries:
- * keys transposed, so that lanes are positions and the 16 partial sums of a
- * score are added without shuffles; values as they lie, lanes being channels.
- * First all scores of the segment, then the softmax of each query, then the
- * values, each in the order of ref-attention.c.
+ * First all scores of the segment, then the softmax of each query, then the values, each in the order of
+ * ref-attention.c.  Keys lie so that lanes are positions, values so that lanes are channels (kv.h): what is stored
+ * becomes floats and is multiplied at once, without a shuffle.  Scales are applied outside of the innermost loops: to the
+ * sum of a group's products (Q8), to the query once per block (keys of Q4), to the weight (values).
  *
- * Limit, prefill: the multiply-add rate, 2 * head_dim per query and position;
- * the tree of partial sums adds 15 additions to head_dim of them.  Limit,
- * decode: 4 * head_dim bytes per position and kv head over memory bandwidth.
+ * Few queries (decode) read the blocks themselves; many (prefill) share 32 positions' keys or values that were
+ * turned into floats once.  Both are the same kernels, and the same bits.
+ *
+ * Limit, decode: the bytes of keys and values, per position and kv head 4 * head_dim (F16), 2 * head_dim + 4 * groups
+ * (Q8) or head_dim + 4 * groups + head_dim / 8 (Q4), over memory bandwidth.  Beside it per 16 positions and channel, once for
+ * keys and once for values: 16 / VW conversions (F16 one instruction of two micro-operations each, Q8 two,
+ * Q4 two and a half) and 16 / VW multiply-adds per query.
+ * Limit, prefill: the multiply-add rate, 2 * head_dim per query and position, and the exponential, some 15 vector
+ * operations per VW positions.
  */
 #ifndef KC_SIMD_ATTENTION_H
 #define KC_SIMD_ATTENTION_H
@@ -22,89 +27,205 @@
 #include "simd-rows.h"
 
 #define TILE KC_ATTEND_TILE
-#define SCORE_VECS 2	/* vectors of positions that a score kernel holds */
+/* kc_nibble_scale() */
+static const float nibble_scales[16] = { 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1,
+					 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1 };
+#define N_TILES (TILE / KC_KV_TILE)
+#define DIRECT_QUERIES 8u	/* so many read the blocks themselves */
+
+/* Where keys or values come from. */
+enum source { FROM_F16 = KB_KV_F16, FROM_Q8 = KB_KV_Q8, FROM_Q4 = KB_KV_Q4, FROM_FLOATS };
+
+/* Part v of channel c of the 16 keys of a tile; without scales. */
+INLINE vf load_key(const int from, const void *k, uint32_t c, const int place, const int v)
+{
+	size_t at = (size_t)c * KC_KV_TILE + (size_t)v * VW;
+	vi words;
+
+	switch (from) {
+	case FROM_F16:
+		return vf_load_f16((const uint16_t *)k + at);
+	case FROM_Q8:
+		return vf_of_int(vi_load_i8((const int8_t *)k + at));
+	case FROM_Q4:
+		/* place: c % 8; the channels of a word are read one after the other */
+		words = vi_load((const uint32_t *)k + (size_t)(c - (uint32_t)place) / 8 * KC_KV_TILE + v * VW);
+		if (place == 7)
+			return vf_of_int(vi_shift_right(words, 28));
+		return vf_of_int(vi_and(words, vi_set1(15 << 4 * (place % 7))));
+	default:
+		return vf_load((const float *)k + at);
+	}
+}
+
+/* Part v of the n_vecs vectors of one position's channels of a group, which begins at p. */
+INLINE vf load_value(const int from, const void *p, const int n_vecs, const int v)
+{
+	vi x;
+
+	switch (from) {
+	case FROM_F16:
+		return vf_load_f16((const uint16_t *)p + v * VW);
+	case FROM_Q8:
+		return vf_of_int(vi_load_i8((const int8_t *)p + v * VW));
+	case FROM_Q4:
+		if (n_vecs == VN)
+			return vf_of_int(vi_load_nibbles(p, v));
+		x = vi_load_u8((const uint8_t *)p + v % (n_vecs / 2) * VW);
+		return vf_of_int(v < n_vecs / 2 ? vi_and(x, vi_set1(15)) : vi_shift_right(x, 4));
+	default:
+		return vf_load((const float *)p + v * VW);
+	}
+}
+
+/* Bytes of n elements. */
+INLINE size_t stored_bytes(const int from, size_t n)
+{
+	switch (from) {
+	case FROM_F16:
+		return n * 2;
+	case FROM_Q8:
+		return n;
+	case FROM_Q4:
+		return n / 2;
+	default:
+		return n * sizeof(float);
+	}
+}
+
+/*
+ * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of the next
+ * one are asked for.  bytes: a multiple of 64 but for the last.
+ */
+INLINE void prefetch_tile(const uint8_t *p, size_t bytes)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		_mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+/* --- scores --------------------------------------------------------------------- */
+
+#define MAX_SCORE_QUERIES 4
 
 struct score_task {
-	const float *q[2];
-	const float *keys;	/* [head_dim][TILE], from the first position wanted */
+	const float *q[MAX_SCORE_QUERIES];	/* Q4: times the block's scales */
+	float start[MAX_SCORE_QUERIES];		/* what the offsets of Q4 add */
+	const uint8_t *k[N_TILES], *ahead[N_TILES];
+	const uint16_t *k_d[N_TILES];		/* Q8 */
+	uint32_t stride;			/* of k_d */
 	uint32_t head_dim;
+	float scale, softcap;
 };
 
-struct score_sums {
-	vf v[2 * SCORE_VECS];	/* query, vector */
-};
-
-/* Channel d of each score. */
-SPECIALIZED void score_step(const struct score_task *t, const int n_queries, uint32_t d, struct score_sums *s)
+/* Sums over one group's channels c .. c + n - 1, for n_queries queries and n_tiles tiles. */
+SPECIALIZED void score_group(const struct score_task *t, const int from, const int n_queries, const int n_tiles, uint32_t c,
+			     uint32_t n, vf *sums)
 {
-	UNROLL
-	for (int v = 0; v < SCORE_VECS; v++) {
-		vf k = vf_load(t->keys + (size_t)d * TILE + v * VW);
-
+	for (uint32_t end = c + n; c < end; c += 8) {
+		for (int i = 0; i < n_tiles && from != FROM_FLOATS; i++)
+			prefetch_tile(t->ahead[i] + stored_bytes(from, (size_t)c * KC_KV_TILE),
+				 stored_bytes(from, 8 * KC_KV_TILE));
 		UNROLL
-		for (int j = 0; j < n_queries; j++)
-			s->v[j * SCORE_VECS + v] = vf_fma(vf_set1(t->q[j][d]), k, s->v[j * SCORE_VECS + v]);
-	}
-}
+		for (int place = 0; place < 8; place++) {
+			vf q[MAX_SCORE_QUERIES];
 
-/* Partial sum i of each score: channels i, i + 16, ... */
-SPECIALIZED struct score_sums score_leaf(const struct score_task *t, const int n_queries,
-					 const uint32_t head_dim, const int i)
-{
-	struct score_sums s;
+			UNROLL
+			for (int j = 0; j < n_queries; j++)
+				q[j] = vf_set1(t->q[j][c + (uint32_t)place]);
+			UNROLL
+			for (int i = 0; i < n_tiles * VN; i++) {
+				vf k = load_key(from, t->k[i / VN], c + (uint32_t)place, place, i % VN);
 
-	UNROLL
-	for (int j = 0; j < n_queries * SCORE_VECS; j++)
-		s.v[j] = vf_zero();
-	if (head_dim == 64) {
-		UNROLL
-		for (uint32_t d = 0; d < 64; d += 16)
-			score_step(t, n_queries, d + (uint32_t)i, &s);
-	} else {
-		NO_UNROLL
-		for (uint32_t d = 0; d < head_dim; d += 16)
-			score_step(t, n_queries, d + (uint32_t)i, &s);
-	}
-	return s;
-}
-
-/* The tree of partial sums, depth first; each node adds those 8, 4, 2, 1 apart. */
-#define SCORE_NODE(name, child, apart) \
-	SPECIALIZED struct score_sums name(const struct score_task *t, const int n_queries, \
-					   const uint32_t head_dim, const int i) \
-	{ \
-		struct score_sums a = child(t, n_queries, head_dim, i); \
-		struct score_sums b = child(t, n_queries, head_dim, i + (apart)); \
-		UNROLL \
-		for (int j = 0; j < n_queries * SCORE_VECS; j++) \
-			a.v[j] = vf_add(a.v[j], b.v[j]); \
-		return a; \
-	}
-SCORE_NODE(score_node_8, score_leaf, 8)
-SCORE_NODE(score_node_4, score_node_8, 4)
-SCORE_NODE(score_node_2, score_node_4, 2)
-SCORE_NODE(score_node_1, score_node_2, 1)
-
-/* Scores of one tile for one or two queries, stored at rows of KC_SEGMENT. */
-SPECIALIZED void score_tile(const struct kc_queries *a, struct score_task *t, const int n_queries,
-			    const uint32_t head_dim, float *out)
-{
-	const float *keys = t->keys;
-
-	for (uint32_t p = 0; p < TILE; p += SCORE_VECS * VW) {
-		struct score_sums s;
-
-		t->keys = keys + p;
-		s = score_node_1(t, n_queries, head_dim, 0);
-		for (int j = 0; j < n_queries * SCORE_VECS; j++) {
-			vf v = vf_mul(s.v[j], vf_set1(a->scale));
-
-			if (a->softcap > 0)
-				v = vf_softcap(v, vf_set1(a->softcap));
-			vf_store(out + j / SCORE_VECS * KC_SEGMENT + p + j % SCORE_VECS * VW, v);
+				UNROLL
+				for (int j = 0; j < n_queries; j++)
+					sums[j * n_tiles * VN + i] = vf_fma(q[j], k, sums[j * n_tiles * VN + i]);
+			}
 		}
 	}
-	t->keys = keys;
+}
+
+/* Scores of n_tiles tiles for n_queries queries, stored at rows of KC_SEGMENT.  scaled: keys are those of Q8. */
+SPECIALIZED void score_tiles(const struct score_task *t, const int from, const int n_queries, const int n_tiles,
+			     const bool scaled, float *out)
+{
+	vf s[MAX_SCORE_QUERIES * N_TILES * VN];
+	const int n = n_queries * n_tiles * VN;
+
+	UNROLL
+	for (int i = 0; i < n; i++)
+		s[i] = vf_set1(t->start[i / (n_tiles * VN)]);
+	for (uint32_t g = 0; g < kb_kv_groups(t->head_dim); g++) {
+		vf sums[MAX_SCORE_QUERIES * N_TILES * VN];
+
+		UNROLL
+		for (int i = 0; i < n; i++)
+			sums[i] = vf_zero();
+		score_group(t, from, n_queries, n_tiles, g * KB_KV_GROUP, kc_group_channels(t->head_dim, g), sums);
+		UNROLL
+		for (int i = 0; i < n; i++) {
+			const uint16_t *d = t->k_d[i / VN % n_tiles] + (size_t)g * t->stride + i % VN * VW;
+
+			s[i] = scaled ? vf_fma(vf_load_f16(d), sums[i], s[i]) : vf_add(s[i], sums[i]);
+		}
+	}
+	UNROLL
+	for (int i = 0; i < n; i++) {
+		vf v = vf_mul(s[i], vf_set1(t->scale));
+
+		if (t->softcap > 0)
+			v = vf_softcap(v, vf_set1(t->softcap));
+		vf_store(out + (size_t)(i / (n_tiles * VN)) * KC_SEGMENT + i % (n_tiles * VN) * VW, v);
+	}
+}
+
+/* Four queries fill the registers with one tile, fewer with two. */
+SPECIALIZED void score_queries(struct score_task *t, const int from, int n_queries, const bool scaled, float *out)
+{
+	switch (n_queries) {
+	case 1:
+		score_tiles(t, from, 1, N_TILES, scaled, out);
+		return;
+	case 2:
+		score_tiles(t, from, 2, N_TILES, scaled, out);
+		return;
+	case 3:
+		score_tiles(t, from, 3, N_TILES, scaled, out);
+		return;
+	}
+	for (int i = 0; i < N_TILES; i++) {
+		struct score_task one = *t;
+
+		one.k[0] = t->k[i];
+		one.k_d[0] = t->k_d[i];
+		one.ahead[0] = t->ahead[i];
+		score_tiles(&one, from, 4, 1, scaled, out + (size_t)i * KC_KV_TILE);
+	}
+}
+
+/* How many of n queries go together: threes, and fours where that saves a pass. */
+INLINE uint32_t queries_together(uint32_t n)
+{
+	return n == 8 || (n % 3 == 1 && n > 1) ? 4 : KC_MIN(n, 3);
+}
+
+static void score_by_source(struct score_task *t, int from, int n_queries, bool scaled, float *out)
+{
+	switch (from) {
+	case FROM_F16:
+		score_queries(t, FROM_F16, n_queries, false, out);
+		break;
+	case FROM_Q8:
+		score_queries(t, FROM_Q8, n_queries, true, out);
+		break;
+	case FROM_Q4:
+		score_queries(t, FROM_Q4, n_queries, false, out);
+		break;
+	default:
+		if (scaled)
+			score_queries(t, FROM_FLOATS, n_queries, true, out);
+		else
+			score_queries(t, FROM_FLOATS, n_queries, false, out);
+	}
 }
 
 INLINE const float *query_at(const struct kc_queries *a, uint32_t j)
@@ -112,84 +233,118 @@ INLINE const float *query_at(const struct kc_queries *a, uint32_t j)
 	return a->q + j / a->n_heads * a->q_stride + (size_t)(j % a->n_heads) * a->head_dim;
 }
 
-SPECIALIZED void score_all(const struct kc_queries *a, uint32_t n, const float *keys, const uint32_t head_dim,
-		      float *scores)
-{
-	uint32_t j = 0;
-
-	for (; j < n; j += 2) {
-		struct score_task t = { .keys = keys, .head_dim = head_dim };
-
-		t.q[0] = query_at(a, j);
-		if (j + 1 < n) {
-			t.q[1] = query_at(a, j + 1);
-			score_tile(a, &t, 2, head_dim, scores + (size_t)j * KC_SEGMENT);
-		} else {
-			score_tile(a, &t, 1, head_dim, scores + (size_t)j * KC_SEGMENT);
-		}
-	}
-}
-
-/*
- * Blocks lie far apart, so the hardware does not see the next one coming: each
- * tile is loaded while the one before it is used.  ahead: the 16 positions to
- * load next, for each half of the tile.
- */
-struct tile_ahead {
-	const uint16_t *half[TILE / 16];
+/* What a call works with, in the scratch memory. */
+struct attend {
+	const struct kc_queries *a;
+	uint32_t n;		/* queries */
+	uint32_t base;		/* first position of the segment */
+	uint32_t begin, end;	/* positions that some query sees */
+	bool direct;
+	float *scores;		/* [KC_MAX_QUERIES][KC_SEGMENT] */
+	float *tile;		/* [head_dim][KC_KV_TILE] twice, or [TILE][head_dim] */
+	float *scaled;		/* [n][head_dim] */
+	float *start;		/* [n] */
+	float *key_scales;	/* [2][head_dim] */
+	float *value_scales;	/* [groups][KC_SEGMENT] */
+	float *value_offsets;	/* [groups][KC_SEGMENT] */
 };
 
-static struct tile_ahead tile_ahead(const struct kc_queries *a, uint32_t t, uint32_t end, bool values)
+/* The tiles of positions t and t + 16; one that begins at `end` or beyond is not there, and the first stands in. */
+static void tiles_at(const struct attend *x, uint32_t t, struct kc_kv tiles[N_TILES])
 {
-	struct tile_ahead ahead;
-
-	for (uint32_t i = 0; i < TILE / 16; i++) {
-		uint32_t at = KC_MIN(t + i * 16, end - 1) & ~15u;
-
-		ahead.half[i] = values ? kc_value(a, at) : kc_key(a, at);
-	}
-	return ahead;
+	tiles[0] = kc_kv_at(x->a, t);
+	tiles[1] = t + KC_KV_TILE < x->end ? kc_kv_at(x->a, t + KC_KV_TILE) : tiles[0];
 }
 
-/* Keys of TILE positions from t on, transposed; blocks of 16 that begin at end or beyond are not read. */
-static void load_keys(const struct kc_queries *a, uint32_t t, uint32_t end, float *keys,
-		      struct tile_ahead ahead)
+/* Queries times the scales of a block's keys, and their products with its offsets. */
+static void scale_queries(const struct attend *x, const struct kc_kv *block)
 {
-	for (uint32_t i = 0; i < TILE && t + i < end; i += 16) {
-		/* 16 positions lie in one block, and blocks are whole. */
-		const uint16_t *k = kc_key(a, t + i), *next = ahead.half[i / 16];
+	float *d = x->key_scales, *m = d + block->head_dim;
 
-		for (uint32_t h = 0; h < 16; h += 8) {
-			/* 16 steps of 128 bytes for head_dim 64: all of `next`. */
-			for (uint32_t d = 0; d < a->head_dim; d += 8, next += 64) {
-				_mm_prefetch((const char *)next, _MM_HINT_T0);
-				_mm_prefetch((const char *)(next + 32), _MM_HINT_T0);
-				transpose_f16_8x8(k + (size_t)h * a->head_dim + d, a->head_dim,
-						  keys + (size_t)d * TILE + i + h, TILE);
+	for (uint32_t c = 0; c < block->head_dim; c += VW) {
+		vf_store(d + c, vf_load_f16(block->k_d + c));
+		vf_store(m + c, vf_load_f16(block->k_m + c));
+	}
+	for (uint32_t j = 0; j < x->n; j++) {
+		const float *q = query_at(x->a, j);
+		float *y = x->scaled + (size_t)j * block->head_dim;
+		vf sums[VN];
+
+		UNROLL
+		for (int i = 0; i < VN; i++)
+			sums[i] = vf_zero();
+		for (uint32_t c = 0; c < block->head_dim; c += 16) {
+			UNROLL
+			for (int i = 0; i < VN; i++) {
+				uint32_t at = c + (uint32_t)(i * VW);
+				vf v = vf_load(q + at);
+
+				sums[i] = vf_fma(v, vf_load(m + at), sums[i]);
+				v = vf_mul(v, vf_load(d + at));
+				vf_store(y + at, vf_mul(v, vf_load(nibble_scales + at % 16)));
 			}
 		}
+		x->start[j] = vf_reduce_add(sums);
 	}
 }
 
-/* Values of the positions of a tile that are in begin .. end - 1. */
-static void load_values(const struct kc_queries *a, uint32_t t, uint32_t begin, uint32_t end, float *values,
-			struct tile_ahead ahead)
+/* A tile's keys as floats, [head_dim][16]. */
+SPECIALIZED void convert_keys(const int from, const struct kc_kv *tile, const uint8_t *ahead, float *out)
 {
-	size_t head_dim = a->head_dim;
-
-	for (uint32_t i = 0; i < TILE && t + i < end; i += 16) {
-		uint32_t j = begin > t + i ? begin - t - i : 0, n = KC_MIN(end - t - i, 16);
-		const uint16_t *v = kc_value(a, t + i), *next = ahead.half[i / 16];
-		float *out = values + i * head_dim;
-
-		for (size_t k = j * head_dim; k < n * head_dim; k += 16) {
-			_mm_prefetch((const char *)(next + k), _MM_HINT_T0);
+	for (uint32_t c = 0; c < tile->head_dim; c += 8) {
+		prefetch_tile(ahead + stored_bytes(from, (size_t)c * KC_KV_TILE), stored_bytes(from, 8 * KC_KV_TILE));
+		UNROLL
+		for (int place = 0; place < 8; place++) {
 			UNROLL
-			for (int h = 0; h < VN; h++)
-				vf_store(out + k + h * VW, vf_load_f16(v + k + h * VW));
+			for (int v = 0; v < VN; v++)
+				vf_store(out + (size_t)(c + (uint32_t)place) * KC_KV_TILE + v * VW,
+					 load_key(from, tile->k, c + (uint32_t)place, place, v));
 		}
 	}
 }
+
+static void convert_keys_of(const struct kc_kv *tile, const uint8_t *ahead, float *out)
+{
+	if (tile->type == KB_KV_F16)
+		convert_keys(FROM_F16, tile, ahead, out);
+	else if (tile->type == KB_KV_Q8)
+		convert_keys(FROM_Q8, tile, ahead, out);
+	else
+		convert_keys(FROM_Q4, tile, ahead, out);
+}
+
+/* Scores of all queries with the positions of two tiles.  ahead: the tiles to be read next. */
+static void score_all(const struct attend *x, uint32_t t, const struct kc_kv tiles[N_TILES],
+		      const uint8_t *const ahead[N_TILES])
+{
+	const struct kc_queries *a = x->a;
+	enum kb_kv_type type = tiles[0].type;
+	struct score_task task = { .stride = tiles[0].stride, .head_dim = a->head_dim, .scale = a->scale,
+				   .softcap = a->softcap };
+
+	for (uint32_t i = 0; i < N_TILES; i++) {
+		float *floats = x->tile + (size_t)i * KC_KV_TILE * a->head_dim;
+
+		task.k[i] = x->direct ? tiles[i].k : (const uint8_t *)floats;
+		task.k_d[i] = tiles[i].k_d;
+		task.ahead[i] = ahead[i];
+		if (!x->direct)
+			convert_keys_of(&tiles[i], ahead[i], floats);
+	}
+	if (type == KB_KV_Q4)
+		scale_queries(x, &tiles[0]);
+	for (uint32_t j = 0, n; j < x->n; j += n) {
+		n = queries_together(x->n - j);
+		for (uint32_t i = 0; i < n; i++) {
+			task.q[i] = type == KB_KV_Q4 ? x->scaled + (size_t)(j + i) * a->head_dim : query_at(a, j + i);
+			task.start[i] = type == KB_KV_Q4 ? x->start[j + i] : 0;
+		}
+		score_by_source(&task, x->direct ? (int)type : FROM_FLOATS, (int)n, type == KB_KV_Q8,
+				x->scores + (size_t)j * KC_SEGMENT + (t - x->base));
+	}
+}
+
+/* --- softmax --------------------------------------------------------------------- */
 
 /* Scores of positions r0 .. r1 - 1 of the segment become weights, zero around them up to multiples of 16. */
 static void softmax(float *p, uint32_t r0, uint32_t r1, float *m, float *l)
@@ -238,136 +393,344 @@ static void sum_granules(const float *p, uint32_t r0, uint32_t r1, float *mass)
 	}
 }
 
-/* o += sum over n positions of p v, for n_queries queries and n_vecs vectors of channels. */
-SPECIALIZED void accumulate(float *o, uint32_t head_dim, const float *p, const float *v, uint32_t n,
-			    const int n_queries, const int n_vecs)
+/* --- values ---------------------------------------------------------------------- */
+
+/*
+ * o += sum over n positions of w v, for n_queries queries and `count` vectors, from `first` on, of the n_vecs that a
+ * group has.  Outputs are head_dim apart; step: bytes from one position to the next.
+ */
+struct value_task {
+	const float *w[MAX_SCORE_QUERIES];
+	float *o[MAX_SCORE_QUERIES];
+	const uint8_t *v, *ahead;
+	size_t step;
+	uint32_t n;
+};
+
+SPECIALIZED void accumulate(const struct value_task *t, const int from, const int n_queries, const int n_vecs,
+			    const int first, const int count)
 {
-	vf acc[2 * 8];
+	const uint8_t *p = t->v, *ahead = t->ahead;
+	vf acc[MAX_SCORE_QUERIES * 2 * VN];
 
 	UNROLL
-	for (int i = 0; i < n_queries * n_vecs; i++)
-		acc[i] = vf_load(o + (size_t)(i / n_vecs) * head_dim + i % n_vecs * VW);
-	for (uint32_t t = 0; t < n; t++, v += head_dim) {
-		vf weight[2];
+	for (int i = 0; i < n_queries * count; i++)
+		acc[i] = vf_load(t->o[i / count] + (first + i % count) * VW);
+	for (uint32_t k = 0; k < t->n; k++, p += t->step, ahead += t->step) {
+		vf weight[MAX_SCORE_QUERIES];
 
+		if (from != FROM_FLOATS && !first)
+			_mm_prefetch((const char *)ahead, _MM_HINT_T0);
 		UNROLL
 		for (int j = 0; j < n_queries; j++)
-			weight[j] = vf_set1(p[(size_t)j * KC_SEGMENT + t]);
+			weight[j] = vf_set1(t->w[j][k]);
 		UNROLL
-		for (int i = 0; i < n_vecs; i++) {
-			vf value = vf_load(v + i * VW);
+		for (int i = 0; i < count; i++) {
+			vf value = load_value(from, p, n_vecs, first + i);
 
 			UNROLL
 			for (int j = 0; j < n_queries; j++)
-				acc[j * n_vecs + i] = vf_fma(weight[j], value, acc[j * n_vecs + i]);
+				acc[j * count + i] = vf_fma(weight[j], value, acc[j * count + i]);
 		}
 	}
 	UNROLL
-	for (int i = 0; i < n_queries * n_vecs; i++)
-		vf_store(o + (size_t)(i / n_vecs) * head_dim + i % n_vecs * VW, acc[i]);
+	for (int i = 0; i < n_queries * count; i++)
+		vf_store(t->o[i / count] + (first + i % count) * VW, acc[i]);
 }
 
-/* All channels; positions r0 .. r1 - 1 of the tile. */
-SPECIALIZED void accumulate_queries(float *o, uint32_t head_dim, const float *p, const float *values,
-				    uint32_t r0, uint32_t r1, const int n_queries)
+/* A whole group's channels; four queries fill the registers with half of them. */
+SPECIALIZED void accumulate_group(const struct value_task *t, const int from, int n_queries, const int n_vecs)
 {
-	uint32_t d = 0;
+	switch (n_queries) {
+	case 1:
+		accumulate(t, from, 1, n_vecs, 0, n_vecs);
+		return;
+	case 2:
+		accumulate(t, from, 2, n_vecs, 0, n_vecs);
+		return;
+	case 3:
+		accumulate(t, from, 3, n_vecs, 0, n_vecs);
+		return;
+	}
+	accumulate(t, from, 4, n_vecs, 0, VN);
+	if (n_vecs > VN)
+		accumulate(t, from, 4, n_vecs, VN, n_vecs - VN);
+}
+
+static void accumulate_by_source(const struct value_task *t, int from, int n_queries, bool whole)
+{
+#define CASE(source) \
+	case source: \
+		if (whole) \
+			accumulate_group(t, source, n_queries, 2 * VN); \
+		else \
+			accumulate_group(t, source, n_queries, VN); \
+		break
+	switch (from) {
+	CASE(FROM_F16);
+	CASE(FROM_Q8);
+	CASE(FROM_Q4);
+	CASE(FROM_FLOATS);
+	}
+#undef CASE
+}
+
+/* Some positions' values: as they are stored or as floats. */
+struct value_span {
+	int from;
+	const uint8_t *v, *ahead;
+	bool scaled;
+	uint32_t r;		/* the first position, counted from the segment's */
+	uint32_t n;		/* a multiple of 16 */
+};
+
+/* Positions r0 .. r1 - 1 of a span for queries j .. j + n - 1, which see them all. */
+static void add_values(const struct attend *x, const struct value_span *span, uint32_t j, uint32_t n, uint32_t r0,
+		       uint32_t r1, float *out)
+{
+	uint32_t head_dim = x->a->head_dim;
+	struct value_task task = { .step = stored_bytes(span->from, head_dim), .n = r1 - r0 };
+	float scaled[MAX_SCORE_QUERIES][TILE];
 
 	if (r0 >= r1)
 		return;
-	p += r0;
-	values += (size_t)r0 * head_dim;
-	for (; d + 4 * VW <= head_dim; d += 4 * VW)
-		accumulate(o + d, head_dim, p, values + d, r1 - r0, n_queries, 4);
-	for (; d < head_dim; d += 16)
-		accumulate(o + d, head_dim, p, values + d, r1 - r0, n_queries, VN);
-}
+	for (uint32_t g = 0; g < kb_kv_groups(head_dim); g++) {
+		size_t at = stored_bytes(span->from, (size_t)g * KB_KV_GROUP);
 
-/* The part of a tile (positions from `tile` of the segment on) that query j sees. */
-INLINE void tile_range(const struct kc_queries *a, uint32_t j, uint32_t segment, uint32_t tile, uint32_t *r0,
-		       uint32_t *r1)
-{
-	uint32_t t0, t1;
+		for (uint32_t i = 0; i < n; i++) {
+			const float *p = x->scores + (size_t)(j + i) * KC_SEGMENT + span->r;
+			const float *d = x->value_scales + (size_t)g * KC_SEGMENT + span->r;
 
-	*r0 = *r1 = 0;
-	if (!kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
-		return;
-	t0 -= segment * KC_SEGMENT;
-	t1 -= segment * KC_SEGMENT;
-	*r0 = t0 > tile ? t0 - tile : 0;
-	*r1 = t1 > tile ? KC_MIN(t1 - tile, TILE) : 0;
-}
-
-/* Two queries share what both see; what one sees before or after it does alone. */
-static void value_tile(const struct kc_queries *a, uint32_t n, uint32_t segment, uint32_t tile,
-		       const float *scores, const float *values, float *out)
-{
-	uint32_t head_dim = a->head_dim;
-
-	for (uint32_t j = 0; j < n; j += 2) {
-		const float *p = scores + (size_t)j * KC_SEGMENT + tile, *p1 = p + KC_SEGMENT;
-		float *o = out + (size_t)j * head_dim, *o1 = o + head_dim;
-		uint32_t a0, a1, b0, b1, begin, end;
-
-		tile_range(a, j, segment, tile, &a0, &a1);
-		if (j + 1 == n) {
-			accumulate_queries(o, head_dim, p, values, a0, a1, 1);
-			break;
+			for (uint32_t k = 0; span->scaled && k < span->n; k += VW)
+				vf_store(scaled[i] + k, vf_mul(vf_load(p + k), vf_load(d + k)));
+			task.w[i] = (span->scaled ? scaled[i] : p) + r0;
+			task.o[i] = out + (size_t)(j + i) * head_dim + g * KB_KV_GROUP;
 		}
-		tile_range(a, j + 1, segment, tile, &b0, &b1);
-		begin = KC_MAX(a0, b0);
-		end = KC_MIN(a1, b1);
-		if (begin >= end) {
-			accumulate_queries(o, head_dim, p, values, a0, a1, 1);
-			accumulate_queries(o1, head_dim, p1, values, b0, b1, 1);
-			continue;
-		}
-		accumulate_queries(o, head_dim, p, values, a0, begin, 1);
-		accumulate_queries(o1, head_dim, p1, values, b0, begin, 1);
-		accumulate_queries(o, head_dim, p, values, begin, end, 2);
-		accumulate_queries(o, head_dim, p, values, end, a1, 1);
-		accumulate_queries(o1, head_dim, p1, values, end, b1, 1);
+		task.v = span->v + r0 * task.step + at;
+		task.ahead = span->ahead + r0 * task.step + at;
+		accumulate_by_source(&task, span->from, (int)n, kc_group_channels(head_dim, g) == KB_KV_GROUP);
 	}
 }
 
-static void simd_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out,
-			float *scratch)
+/* The part of a span that query j sees. */
+INLINE void span_range(const struct attend *x, const struct value_span *span, uint32_t j, uint32_t *r0, uint32_t *r1)
 {
-	uint32_t n = a->n_rows * a->n_heads, base = segment * KC_SEGMENT, begin = UINT32_MAX, end = 0, t0, t1;
-	float *scores = scratch, *keys = scores + (size_t)KC_MAX_QUERIES * KC_SEGMENT;
-	float *values = keys + (size_t)TILE * a->head_dim;
-	uint32_t first;
+	const struct kc_queries *a = x->a;
+	uint32_t t0, t1, first = x->base + span->r;
 
+	*r0 = *r1 = 0;
+	if (!kc_visible(a->first_pos + j / a->n_heads, a->window, x->base / KC_SEGMENT, &t0, &t1))
+		return;
+	*r0 = t0 > first ? t0 - first : 0;
+	*r1 = t1 > first ? KC_MIN(t1 - first, span->n) : 0;
+}
+
+/* Queries share what all of them see; what one sees before or after it does alone. */
+static void add_span(const struct attend *x, const struct value_span *span, float *out)
+{
+	for (uint32_t j = 0, n; j < x->n; j += n) {
+		uint32_t r0[MAX_SCORE_QUERIES], r1[MAX_SCORE_QUERIES], begin = 0, end = span->n;
+
+		n = queries_together(x->n - j);
+		for (uint32_t i = 0; i < n; i++) {
+			span_range(x, span, j + i, &r0[i], &r1[i]);
+			begin = KC_MAX(begin, r0[i]);
+			end = KC_MIN(end, r1[i]);
+		}
+		end = KC_MAX(begin, end);
+		for (uint32_t i = 0; i < n; i++)
+			add_values(x, span, j + i, 1, r0[i], KC_MIN(begin, r1[i]), out);
+		add_values(x, span, j, n, begin, end, out);
+		for (uint32_t i = 0; i < n; i++)
+			add_values(x, span, j + i, 1, KC_MAX(KC_MAX(end, r0[i]), begin), r1[i], out);
+	}
+}
+
+/* A tile's values as floats, [16][head_dim]. */
+SPECIALIZED void convert_values(const int from, const struct kc_kv *tile, const uint8_t *ahead, float *out)
+{
+	uint32_t dim = tile->head_dim;
+
+	for (uint32_t i = 0; i < KC_KV_TILE; i++) {
+		for (uint32_t c = 0; c < dim; c += KB_KV_GROUP) {
+			size_t at = stored_bytes(from, (size_t)i * dim + c);
+			float *to = out + (size_t)i * dim + c;
+
+			_mm_prefetch((const char *)ahead + at, _MM_HINT_T0);
+			if (dim - c >= KB_KV_GROUP) {
+				UNROLL
+				for (int v = 0; v < 2 * VN; v++)
+					vf_store(to + v * VW, load_value(from, tile->v + at, 2 * VN, v));
+			} else {
+				UNROLL
+				for (int v = 0; v < VN; v++)
+					vf_store(to + v * VW, load_value(from, tile->v + at, VN, v));
+			}
+		}
+	}
+}
+
+static void convert_values_of(const struct kc_kv *tile, const uint8_t *ahead, float *out)
+{
+	if (tile->type == KB_KV_F16)
+		convert_values(FROM_F16, tile, ahead, out);
+	else if (tile->type == KB_KV_Q8)
+		convert_values(FROM_Q8, tile, ahead, out);
+	else
+		convert_values(FROM_Q4, tile, ahead, out);
+}
+
+/* The values of two tiles; the second one counts if t + 16 is seen by any query. */
+static void add_tiles(const struct attend *x, uint32_t t, const struct kc_kv tiles[N_TILES],
+		      const uint8_t *const ahead[N_TILES], float *out)
+{
+	uint32_t n_tiles = t + KC_KV_TILE < x->end ? 2 : 1;
+	struct value_span span = { .scaled = tiles[0].type != KB_KV_F16, .r = t - x->base, .n = KC_KV_TILE };
+
+	for (uint32_t i = 0; i < n_tiles; i++, span.r += KC_KV_TILE) {
+		if (!x->direct) {
+			convert_values_of(&tiles[i], ahead[i], x->tile + (size_t)i * KC_KV_TILE * x->a->head_dim);
+			continue;
+		}
+		span.from = (int)tiles[i].type;
+		span.v = tiles[i].v;
+		span.ahead = ahead[i];
+		add_span(x, &span, out);
+	}
+	if (!x->direct) {
+		span = (struct value_span){ FROM_FLOATS, (const uint8_t *)x->tile, (const uint8_t *)x->tile, span.scaled,
+					    t - x->base, n_tiles * KC_KV_TILE };
+		add_span(x, &span, out);
+	}
+}
+
+/* Scales, and offsets of Q4, of the segment's values; an open block has neither. */
+static void load_value_scales(const struct attend *x)
+{
+	bool offsets = x->a->geometry->kv_type == KB_KV_Q4;
+
+	for (uint32_t t = x->begin & ~(KC_KV_TILE - 1); t < x->end; t += KC_KV_TILE) {
+		struct kc_kv tile = kc_kv_at(x->a, t);
+
+		for (uint32_t g = 0; g < kb_kv_groups(tile.head_dim); g++) {
+			size_t from = (size_t)g * tile.stride, to = (size_t)g * KC_SEGMENT + (t - x->base);
+
+			UNROLL
+			for (int i = 0; i < VN; i++) {
+				bool plain = tile.type == KB_KV_F16;
+
+				if (!plain)
+					vf_store(x->value_scales + to + i * VW,
+						 vf_load_f16(tile.v_d + from + i * VW));
+				if (offsets)
+					vf_store(x->value_offsets + to + i * VW,
+						 plain ? vf_zero() : vf_load_f16(tile.v_m + from + i * VW));
+			}
+		}
+	}
+}
+
+/* What the offsets of Q4 values add to query j's output; it sees positions r0 .. r1 - 1 of the segment. */
+static void add_value_offsets(const struct attend *x, uint32_t j, uint32_t r0, uint32_t r1, float *o)
+{
+	const float *p = x->scores + (size_t)j * KC_SEGMENT, *m = x->value_offsets;
+	uint32_t head_dim = x->a->head_dim;
+
+	for (uint32_t c = 0; c < head_dim; c += KB_KV_GROUP, m += KC_SEGMENT) {
+		vf sums[VN], sum;
+
+		UNROLL
+		for (int i = 0; i < VN; i++)
+			sums[i] = vf_zero();
+		for (uint32_t r = r0 & ~15u; r < r1; r += 16) {
+			UNROLL
+			for (int i = 0; i < VN; i++)
+				sums[i] = vf_fma(vf_load(p + r + i * VW), vf_load(m + r + i * VW), sums[i]);
+		}
+		sum = vf_set1(vf_reduce_add(sums));
+		for (uint32_t k = c; k < KC_MIN(c + KB_KV_GROUP, head_dim); k += VW)
+			vf_store(o + k, vf_add(vf_load(o + k), sum));
+	}
+}
+
+/* --- all of it ----------------------------------------------------------------------- */
+
+static void attend_init(struct attend *x, const struct kc_queries *a, uint32_t segment, float *scratch)
+{
+	size_t groups = kb_kv_groups(a->head_dim);
+	uint32_t t0, t1;
+
+	*x = (struct attend){ .a = a, .n = a->n_rows * a->n_heads, .base = segment * KC_SEGMENT, .begin = UINT32_MAX };
+	x->direct = x->n <= DIRECT_QUERIES;
+	x->scores = scratch;
+	x->tile = x->scores + (size_t)KC_MAX_QUERIES * KC_SEGMENT;
+	x->scaled = x->tile + (size_t)TILE * a->head_dim;
+	x->start = x->scaled + (size_t)KC_MAX_QUERIES * a->head_dim;
+	x->key_scales = x->start + KC_MAX_QUERIES;
+	x->value_scales = x->key_scales + (size_t)2 * a->head_dim;
+	x->value_offsets = x->value_scales + groups * KC_SEGMENT;
 	for (uint32_t i = 0; i < a->n_rows; i++) {
 		if (!kc_visible(a->first_pos + i, a->window, segment, &t0, &t1))
 			continue;
-		begin = KC_MIN(begin, t0);
-		end = KC_MAX(end, t1);
+		x->begin = KC_MIN(x->begin, t0);
+		x->end = KC_MAX(x->end, t1);
 	}
-	first = begin & ~(TILE - 1);
-	for (uint32_t t = first; t < end; t += TILE) {
-		bool last = t + TILE >= end;
+}
 
-		load_keys(a, t, end, keys, tile_ahead(a, last ? first : t + TILE, end, last));
-		if (a->head_dim == 64)
-			score_all(a, n, keys, 64, scores + (t - base));
-		else
-			score_all(a, n, keys, a->head_dim, scores + (t - base));
-	}
-	for (uint32_t j = 0; j < n; j++) {
+/* Query j's weights, and what belongs to them; r0, r1: what it sees of the segment. */
+static void weigh(const struct attend *x, const struct kc_partial *out, uint32_t j, uint32_t r0, uint32_t r1)
+{
+	float *p = x->scores + (size_t)j * KC_SEGMENT;
+
+	softmax(p, r0, r1, &out->m[j], &out->l[j]);
+	if (out->mass)
+		sum_granules(p, r0, r1, out->mass + (size_t)j * KC_GRANULES);
+}
+
+static void simd_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out, float *scratch)
+{
+	struct kc_kv tiles[N_TILES], next[N_TILES];
+	struct attend x;
+	uint32_t first, t0, t1;
+
+	attend_init(&x, a, segment, scratch);
+	for (uint32_t j = 0; j < x.n; j++) {
 		out->m[j] = -INFINITY;
 		out->l[j] = 0;
-		if (!kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
-			continue;
-		softmax(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base, &out->m[j], &out->l[j]);
-		if (out->mass)
-			sum_granules(scores + (size_t)j * KC_SEGMENT, t0 - base, t1 - base,
-				     out->mass + (size_t)j * KC_GRANULES);
 	}
-	memset(out->o, 0, (size_t)n * a->head_dim * sizeof(float));
-	for (uint32_t t = first; t < end; t += TILE) {
-		load_values(a, t, begin, end, values, tile_ahead(a, t + TILE, end, true));
-		value_tile(a, n, segment, t - base, scores, values, out->o);
+	if (x.begin >= x.end)
+		return;
+	first = x.begin & ~(TILE - 1);
+	tiles_at(&x, first, next);
+	for (uint32_t t = first; t < x.end; t += TILE) {
+		const uint8_t *ahead[N_TILES];
+		bool last = t + TILE >= x.end;
+
+		memcpy(tiles, next, sizeof(tiles));
+		tiles_at(&x, last ? first : t + TILE, next);
+		for (uint32_t i = 0; i < N_TILES; i++)
+			ahead[i] = last ? next[i].v : next[i].k;
+		score_all(&x, t, tiles, ahead);
+	}
+	memset(out->o, 0, (size_t)x.n * a->head_dim * sizeof(float));
+	for (uint32_t j = 0; j < x.n; j++) {
+		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
+			weigh(&x, out, j, t0 - x.base, t1 - x.base);
+	}
+	if (a->geometry->kv_type != KB_KV_F16)
+		load_value_scales(&x);
+	for (uint32_t t = first; t < x.end; t += TILE) {
+		const uint8_t *ahead[N_TILES];
+
+		memcpy(tiles, next, sizeof(tiles));
+		tiles_at(&x, KC_MIN(t + TILE, x.end - 1), next);
+		for (uint32_t i = 0; i < N_TILES; i++)
+			ahead[i] = next[i].v;
+		add_tiles(&x, t, tiles, ahead, out->o);
+	}
+	for (uint32_t j = 0; j < x.n && a->geometry->kv_type == KB_KV_Q4; j++) {
+		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
+			add_value_offsets(&x, j, t0 - x.base, t1 - x.base, out->o + (size_t)j * a->head_dim);
 	}
 }
 

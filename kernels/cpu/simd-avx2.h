@@ -73,6 +73,14 @@ INLINE vi vi_load_i8(const void *p)
 	return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p));
 }
 
+/* 16 nibbles: the low ones of 8 bytes, then the high ones; vector i of them. */
+INLINE vi vi_load_nibbles(const void *p, int i)
+{
+	vi x = vi_load_u8(p);
+
+	return i ? _mm256_srli_epi32(x, 4) : _mm256_and_si256(x, _mm256_set1_epi32(15));
+}
+
 INLINE vf vf_load_f16(const void *p)
 {
 	return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));

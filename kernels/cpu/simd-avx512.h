@@ -77,6 +77,15 @@ INLINE vi vi_load_i8(const void *p)
 	return _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
 }
 
+INLINE vi vi_load_nibbles(const void *p, int i)
+{
+	__m128i x = _mm_loadl_epi64((const __m128i *)p);
+
+	/* The high ones of a byte go above the low ones of all. */
+	x = _mm_unpacklo_epi64(x, _mm_srli_epi16(x, 4));
+	return _mm512_cvtepu8_epi32(_mm_and_si128(x, _mm_set1_epi8(15)));
+}
+
 INLINE vf vf_load_f16(const void *p)
 {
 	return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));

@@ -60,32 +60,4 @@ INLINE int32_t reduce_add_int_8(__m256i v)
 	return _mm_cvtsi128_si32(s);
 }
 
-/* 8 x 8 halves at rows src + i * src_stride to floats, transposed, at rows dst + i * dst_stride. */
-INLINE void transpose_f16_8x8(const uint16_t *src, size_t src_stride, float *dst, size_t dst_stride)
-{
-	__m256 r[8], u[8];
-
-	UNROLL
-	for (int i = 0; i < 8; i++)
-		r[i] = _mm256_cvtph_ps(
-			_mm_loadu_si128((const __m128i *)(const void *)(src + i * src_stride)));
-	UNROLL
-	for (int i = 0; i < 8; i += 2) {
-		u[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-		u[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-	}
-	UNROLL
-	for (int i = 0; i < 8; i += 4) {
-		r[i] = _mm256_shuffle_ps(u[i], u[i + 2], 0x44);
-		r[i + 1] = _mm256_shuffle_ps(u[i], u[i + 2], 0xee);
-		r[i + 2] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0x44);
-		r[i + 3] = _mm256_shuffle_ps(u[i + 1], u[i + 3], 0xee);
-	}
-	UNROLL
-	for (int i = 0; i < 4; i++) {
-		_mm256_storeu_ps(dst + i * dst_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-		_mm256_storeu_ps(dst + (i + 4) * dst_stride, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-	}
-}
-
 #endif

@@ -8,21 +8,32 @@
 
 #include "elementary.h"
 
-static size_t block_offset(const struct kb_geometry *g, uint32_t layer, uint32_t head, bool value)
+/*
+ * The head in which the F16 of a position lies while its block is open: the sequence's own block where the step begins,
+ * the step's own ones where it gets further.
+ */
+static uint8_t *open_head(const struct kb_workspace *ws, uint32_t layer, uint32_t head, const struct kc_row *row)
 {
-	size_t plane = (size_t)g->block_tokens * g->head_dim * sizeof(uint16_t);
+	const struct kb_seq *s = &ws->batch.seqs[row->seq];
+	uint32_t ahead = row->pos / KB_Q4_BLOCK_TOKENS - s->first_pos / KB_Q4_BLOCK_TOKENS;
+	size_t bytes = kc_open_head_bytes(ws);
 
-	return plane * (2 * ((size_t)layer * g->n_kv_heads + head) + value);
+	if (!ahead)
+		return s->open->data + bytes * ((size_t)layer * ws->desc.n_kv_heads + head);
+	return ws->fresh + bytes * ((size_t)(row->fresh + ahead - 1) * ws->desc.n_kv_heads + head);
 }
 
-static uint16_t *kv_slot(const struct kb_workspace *ws, const struct kc_row *row, size_t offset)
+static struct kc_kv kv_tile(const struct kb_workspace *ws, uint32_t layer, uint32_t head, const struct kc_row *row)
 {
 	const struct kb_geometry *g = ws->batch.geometry;
-	const struct kb_seq *s = &ws->batch.seqs[row->seq];
-	uint8_t *block =
-		ws->batch.pool->base + kb_block_offset(g, s->block_table[row->pos / g->block_tokens]);
+	uint32_t block = ws->batch.seqs[row->seq].block_table[row->pos / g->block_tokens];
+	uint8_t *at;
 
-	return (uint16_t *)(void *)(block + offset) + (size_t)(row->pos % g->block_tokens) * g->head_dim;
+	if (!kb_has_partial_blocks(g))
+		return kc_kv_tile(KB_KV_F16, g->head_dim, KB_Q4_BLOCK_TOKENS, open_head(ws, layer, head, row),
+				  row->pos % KB_Q4_BLOCK_TOKENS);
+	at = ws->batch.pool->base + kb_block_offset(g, block) + kc_head_offset(g, layer, head);
+	return kc_kv_tile(g->kv_type, g->head_dim, g->block_tokens, at, row->pos % g->block_tokens);
 }
 
 /* One head's worth of the joint q, k, v projection. */
@@ -63,9 +74,11 @@ static void finish_head(const struct kc_phase *p, const struct head *h, uint32_t
 		level->rmsnorm(y, y, kc_vector(h->norm), head_dim, p->op.attn_in.norm_eps);
 	if (h->kind != HEAD_V)
 		level->rotate(y, rope->table + (size_t)row->pos * rope->n_dims, rope->n_dims, rope->style);
-	if (h->kind != HEAD_Q)
-		level->store_f16(kv_slot(ws, row, block_offset(ws->batch.geometry, p->layer, h->index,
-							       h->kind == HEAD_V)), y, head_dim);
+	if (h->kind != HEAD_Q) {
+		struct kc_kv tile = kv_tile(ws, p->layer, h->index, row);
+
+		kc_kv_store(level, &tile, row->pos % KC_KV_TILE, h->kind == HEAD_V, y);
+	}
 }
 
 static void run_qkv(const struct kc_phase *p, uint32_t task, uint32_t thread)
@@ -86,6 +99,39 @@ static void run_qkv(const struct kc_phase *p, uint32_t task, uint32_t thread)
 		for (uint32_t i = 0; i < part.n_rows; i++)
 			finish_head(p, &h, part.row0 + i, y + i * stride);
 	}
+}
+
+/* The blocks that this step fills, one after the other by their sequences: task is block and head. */
+static void run_seal(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kb_geometry *g = ws->batch.geometry;
+	uint32_t head = task % g->n_kv_heads, i = task / g->n_kv_heads;
+	const struct kb_seq *s = ws->batch.seqs;
+	struct kc_row row;
+	uint32_t block;
+
+	for (; i >= kc_n_sealed(s); s++)
+		i -= kc_n_sealed(s);
+	block = s->first_pos / KB_Q4_BLOCK_TOKENS + i;
+	row = ws->rows[s->first_row];
+	row.pos = block * KB_Q4_BLOCK_TOKENS;
+	kc_kv_seal(ws->batch.pool->base + kb_block_offset(g, s->block_table[block]) + kc_head_offset(g, p->layer, head),
+		   open_head(ws, p->layer, head, &row), g->head_dim);
+}
+
+/* What a step that got into a new block leaves there for the next one; task is a sequence. */
+static void run_keep_open(const struct kc_phase *p, uint32_t task, uint32_t thread)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kb_seq *s = &ws->batch.seqs[task];
+	uint32_t end = s->first_pos + s->n_rows;
+	size_t bytes = kc_open_head_bytes(ws) * ws->desc.n_kv_heads;
+	struct kc_row row = ws->rows[s->first_row];
+
+	row.pos = end - 1;
+	if (kc_n_fresh(s) && end % KB_Q4_BLOCK_TOKENS)
+		memcpy(s->open->data + bytes * p->layer, open_head(ws, p->layer, 0, &row), bytes);
 }
 
 static bool attn_in_valid(const struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in *op)
@@ -120,6 +166,13 @@ int kc_attn_in(struct kb_workspace *ws, uint32_t layer, const struct kb_attn_in 
 	p->layer = layer;
 	p->op.attn_in = *op;
 	kc_phase_cut(p, ws->batch.n_rows, ws->desc.n_heads + 2 * ws->desc.n_kv_heads, ws->desc.head_dim);
+	if (!ws->n_sealed)
+		return 0;
+	p = kc_phase_add(ws, run_seal);
+	if (!p)
+		return -ENOMEM;
+	p->layer = layer;
+	p->n_tasks = ws->n_sealed * ws->desc.n_kv_heads;
 	return 0;
 }
 
@@ -128,15 +181,18 @@ static struct kc_queries queries_of(const struct kc_phase *p, const struct kc_it
 	const struct kb_workspace *ws = p->ws;
 	const struct kb_seq *s = &ws->batch.seqs[item->seq];
 	uint32_t ratio = ws->desc.n_heads / ws->desc.n_kv_heads, head_dim = ws->desc.head_dim;
+	const struct kc_row *row = &ws->rows[item->row];
+	bool open = !kb_has_partial_blocks(ws->batch.geometry);
 
 	return (struct kc_queries){
 		.pool = ws->batch.pool->base,
 		.geometry = ws->batch.geometry,
 		.block_table = s->block_table,
-		.k_offset = block_offset(ws->batch.geometry, p->layer, kv_head, false),
-		.v_offset = block_offset(ws->batch.geometry, p->layer, kv_head, true),
+		.head_offset = kc_head_offset(ws->batch.geometry, p->layer, kv_head),
+		.open = open ? open_head(ws, p->layer, kv_head, row) : NULL,
+		.open_pos = open ? row->pos / KB_Q4_BLOCK_TOKENS * KB_Q4_BLOCK_TOKENS : UINT32_MAX,
 		.head_dim = head_dim,
-		.first_pos = ws->rows[item->row].pos,
+		.first_pos = row->pos,
 		.n_rows = item->n_rows,
 		.n_heads = ratio,
 		.q = ws->q + (size_t)item->row * ws->attended.cols + (size_t)kv_head * ratio * head_dim,
@@ -223,6 +279,13 @@ int kc_attention(struct kb_workspace *ws, uint32_t layer, const struct kb_attent
 	p->layer = layer;
 	p->op.attention = *op;
 	p->n_tasks = ws->n_items * ws->desc.n_kv_heads;
+	if (!ws->n_fresh)
+		return 0;
+	p = kc_phase_add(ws, run_keep_open);
+	if (!p)
+		return -ENOMEM;
+	p->layer = layer;
+	p->n_tasks = ws->batch.n_seqs;
 	return 0;
 }
 

@@ -127,22 +127,23 @@ void kc_workspace_free(struct kb_backend *be, struct kb_workspace *ws)
 		return;
 	kc_step_wait(ws);
 	munmap(ws->memory, ws->bytes);
+	free(ws->fresh);
 	free(ws->phases);
 	free(ws);
 }
 
 uint64_t kc_workspace_bytes(const struct kb_workspace *ws)
 {
-	return ws->bytes + ws->max_phases * sizeof(*ws->phases);
+	return ws->bytes + ws->fresh_bytes + ws->max_phases * sizeof(*ws->phases);
 }
 
 static bool geometry_valid(const struct kb_workspace *ws, const struct kb_geometry *g)
 {
-	uint64_t least = g->kv_type == KB_KV_F16 ? kb_block_bytes(g) : 0, in_chunk;
+	uint64_t least = kb_block_bytes(g), in_chunk;
 
 	if (!least || g->head_dim != ws->desc.head_dim || g->n_kv_heads != ws->desc.n_kv_heads)
 		return false;
-	if (g->block_tokens != 16 && g->block_tokens != 32 && g->block_tokens != 64)
+	if (!kc_block_tokens_valid(g))
 		return false;
 	if (g->block_bytes < least || g->block_bytes % ALIGN || g->chunk_bytes % ALIGN ||
 	    !g->blocks_per_chunk)
@@ -181,6 +182,8 @@ static bool seqs_valid(const struct kb_workspace *ws, const struct kb_batch *b)
 		    s->n_rows > ws->desc.max_positions - s->first_pos)
 			return false;
 		if (!blocks_valid(b, s, s->first_pos + s->n_rows))
+			return false;
+		if (!kb_has_partial_blocks(b->geometry) && (!s->open || s->open->bytes < kb_open_bytes(b->geometry)))
 			return false;
 		row += s->n_rows;
 	}
@@ -241,6 +244,20 @@ static bool spread(struct kb_workspace *ws, uint32_t i, uint32_t *n_used)
 	return true;
 }
 
+/* Items of at most `tile` rows, none of which reaches over the end of an open block. */
+static void add_items(struct kb_workspace *ws, uint32_t i, uint32_t tile)
+{
+	const struct kb_seq *s = &ws->batch.seqs[i];
+
+	for (uint32_t end = s->first_pos + s->n_rows; end > s->first_pos;) {
+		uint32_t in_block = (end - 1) % KB_Q4_BLOCK_TOKENS + 1;
+		uint32_t n = KC_MIN(KC_MIN(tile, in_block), end - s->first_pos);
+
+		end -= n;
+		add_item(ws, (struct kc_item){ i, s->first_row + end - s->first_pos, n, KC_ALL_SEGMENTS, KC_NO_SLOT });
+	}
+}
+
 /*
  * Cuts the batch into attention items, the late (long) ones of a sequence first.  Those whose attention
  * mass is wanted are spread, even over one segment: a slot is where it is kept.
@@ -262,19 +279,47 @@ static void make_items(struct kb_workspace *ws)
 		if (ws->rows[s->first_row].slot != KC_NO_SLOT ||
 		    (s->first_pos >= KC_SEGMENT && spread(ws, i, &n_used)))
 			continue;
-		for (uint32_t j = (s->n_rows + tile - 1) / tile; j-- > 0;)
-			add_item(ws, (struct kc_item){i, s->first_row + j * tile,
-						      KC_MIN(tile, s->n_rows - j * tile), KC_ALL_SEGMENTS,
-						      KC_NO_SLOT});
+		add_items(ws, i, tile);
 	}
+}
+
+/* Counts what the step begins and fills of a type with open blocks, and makes room for it. */
+static int prepare_open(struct kb_workspace *ws, const struct kb_batch *batch)
+{
+	uint64_t n_fresh = 0, n_sealed = 0, bytes;
+	uint8_t *fresh;
+
+	for (uint32_t i = 0; i < batch->n_seqs && !kb_has_partial_blocks(batch->geometry); i++) {
+		const struct kb_seq *s = &batch->seqs[i];
+
+		n_fresh += kc_n_fresh(s);
+		n_sealed += kc_n_sealed(s);
+	}
+	bytes = n_fresh * ws->desc.n_kv_heads * kc_open_head_bytes(ws);
+	if (bytes > ws->fresh_bytes) {
+		/* What an earlier step had there is of no use any more. */
+		fresh = aligned_alloc(ALIGN, bytes);
+		if (!fresh)
+			return -ENOMEM;
+		free(ws->fresh);
+		ws->fresh = fresh;
+		ws->fresh_bytes = bytes;
+	}
+	ws->n_fresh = (uint32_t)n_fresh;
+	ws->n_sealed = (uint32_t)n_sealed;
+	return 0;
 }
 
 int kc_step_begin(struct kb_workspace *ws, const struct kb_batch *batch)
 {
+	uint32_t fresh = 0;
+
 	if (ws->state == KC_SUBMITTED)
 		return -EBUSY;
 	if (!batch_valid(ws, batch))
 		return -EINVAL;
+	if (prepare_open(ws, batch))
+		return -ENOMEM;
 	ws->batch = *batch;
 	ws->n_phases = 0;
 	ws->n_positions = 0;
@@ -282,7 +327,9 @@ int kc_step_begin(struct kb_workspace *ws, const struct kb_batch *batch)
 		const struct kb_seq *s = &batch->seqs[i];
 
 		for (uint32_t j = 0; j < s->n_rows; j++)
-			ws->rows[s->first_row + j] = (struct kc_row){ i, s->first_pos + j, KC_NO_SLOT, 0 };
+			ws->rows[s->first_row + j] = (struct kc_row){ i, s->first_pos + j, KC_NO_SLOT, 0, fresh };
+		if (ws->n_fresh)
+			fresh += kc_n_fresh(s);
 		ws->n_positions = KC_MAX(ws->n_positions, s->first_pos + s->n_rows);
 	}
 	make_items(ws);

@@ -27,6 +27,7 @@ struct kc_item {
 struct kc_row {
 	uint32_t seq, pos;
 	uint32_t slot, n_slots;		/* partial results to merge; KC_NO_SLOT: none */
+	uint32_t fresh;			/* the sequence's first block in ws->fresh, if it has any */
 };
 
 enum kc_state { KC_IDLE, KC_RECORDING, KC_SUBMITTED };
@@ -56,9 +57,32 @@ struct kb_workspace {
 	float *scratch;			/* [n_threads][scratch_floats] */
 	size_t scratch_floats;
 
+	/* Open blocks that the step itself begins, one layer's: [n_fresh][n_kv_heads]; grows when it must. */
+	uint8_t *fresh;
+	uint64_t fresh_bytes;
+	uint32_t n_fresh, n_sealed;	/* n_sealed: blocks that the step fills */
+
 	struct kc_phase *phases;
 	uint32_t n_phases, max_phases;
 };
+
+/* A head's part of an open block, bytes. */
+static inline size_t kc_open_head_bytes(const struct kb_workspace *ws)
+{
+	return (size_t)4 * KB_Q4_BLOCK_TOKENS * ws->desc.head_dim;
+}
+
+/* Q4: blocks that a sequence's rows begin, beside the one that the first row is in. */
+static inline uint32_t kc_n_fresh(const struct kb_seq *s)
+{
+	return (s->first_pos + s->n_rows - 1) / KB_Q4_BLOCK_TOKENS - s->first_pos / KB_Q4_BLOCK_TOKENS;
+}
+
+/* Q4: blocks that get full by a sequence's rows. */
+static inline uint32_t kc_n_sealed(const struct kb_seq *s)
+{
+	return (s->first_pos + s->n_rows) / KB_Q4_BLOCK_TOKENS - s->first_pos / KB_Q4_BLOCK_TOKENS;
+}
 
 static inline float *kc_scratch(const struct kb_workspace *ws, uint32_t thread)
 {

@@ -79,19 +79,50 @@ static inline double softcapped(double x, double cap)
 	return cap > 0 ? cap * tanh(x / cap) : x;
 }
 
-/* What the backend stored for one position, by the layout that backend.h describes. */
+/* Element c of a token's key or value, read by the layout that kv.h describes; n: tokens of the block. */
+static inline double stored_element(enum kb_kv_type type, const uint8_t *head, uint32_t n, uint32_t dim, uint32_t token,
+				    bool value, uint32_t c)
+{
+	uint32_t groups = (dim + 31) / 32, group = c / 32, size = group == dim / 32 ? dim % 32 : 32, in = c % 32, q;
+	uint32_t at = value ? token * dim + c : token / 16 * 16 * dim + c * 16 + token % 16;
+	const uint8_t *scales;
+
+	switch (type) {
+	case KB_KV_F16:
+		return read_f16(head + 2 * (n * dim * value + at));
+	case KB_KV_Q8:
+		head += n * (dim + 2 * groups) * value;
+		return (int8_t)head[at] * read_f16(head + n * dim + 2 * (group * n + token));
+	case KB_KV_Q4:
+		break;
+	}
+	if (!value) {
+		scales = head + n * dim / 2 + 2 * c;
+		/* A word of four bytes has eight channels. */
+		q = head[token / 16 * 8 * dim + c / 8 * 64 + token % 16 * 4 + c % 8 / 2] >> c % 2 * 4 & 15;
+		return q * read_f16(scales) + read_f16(scales + 2 * dim);
+	}
+	head += n * dim / 2 + 4 * dim;
+	scales = head + n * dim / 2 + 2 * (group * n + token);
+	q = head[token * dim / 2 + group * 16 + in % (size / 2)] >> (in < size / 2 ? 0 : 4) & 15;
+	return q * read_f16(scales) + read_f16(scales + 2 * n * groups);
+}
+
+/* What the backend stored for one position; open: in its form as part of an open block, which is the sequence's. */
 static inline void load_stored(const struct toy *toy, const struct toy_seq *seq, uint32_t layer, uint32_t pos,
-			       bool value, double *to)
+			       bool value, bool open, double *to)
 {
 	const struct kb_geometry *g = &toy->geometry;
-	uint64_t at = kb_block_offset(g, seq->blocks[pos / g->block_tokens]);
+	const uint8_t *block = toy->pool_memory + kb_block_offset(g, seq->blocks[pos / g->block_tokens]);
+	enum kb_kv_type type = open ? KB_KV_F16 : g->kv_type;
+	uint64_t bytes = open ? 4 * (uint64_t)g->block_tokens * g->head_dim : kb_head_bytes(g);
 
 	for (uint32_t h = 0; h < g->n_kv_heads; h++) {
-		uint64_t plane = ((uint64_t)layer * g->n_kv_heads + h) * 2 + value;
-		uint64_t element = (plane * g->block_tokens + pos % g->block_tokens) * g->head_dim;
+		const uint8_t *head = (open ? seq->open->data : block) + bytes * (layer * g->n_kv_heads + h);
 
 		for (uint32_t d = 0; d < g->head_dim; d++)
-			*to++ = read_f16(toy->pool_memory + at + 2 * (element + d));
+			*to++ = stored_element(type, head, g->block_tokens, g->head_dim, pos % g->block_tokens, value,
+					       d);
 	}
 }
 

@@ -209,6 +209,7 @@ struct toy_shape {
 	enum kb_activation activation;
 	uint32_t window;	/* of odd layers */
 	bool extras;		/* biases, head norms, post-norms, soft caps */
+	enum kb_kv_type kv_type;/* Q4: blocks have 32 tokens, whatever is asked for */
 };
 
 struct toy_layer {
@@ -282,7 +283,9 @@ static inline void toy_pool_init(struct toy *toy, uint32_t block_tokens, uint32_
 	uint32_t n_chunks;
 
 	*g = (struct kb_geometry){ .n_layers = s->n_layers, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim,
-				   .block_tokens = block_tokens, .kv_type = KB_KV_F16, .chunk_bytes = 2 << 20 };
+				   .block_tokens = block_tokens, .kv_type = s->kv_type, .chunk_bytes = 2 << 20 };
+	if (s->kv_type == KB_KV_Q4)
+		g->block_tokens = KB_Q4_BLOCK_TOKENS;
 	g->block_bytes = kb_block_bytes(g);
 	assert_true(g->block_bytes > 0 && g->block_bytes <= g->chunk_bytes);
 	g->blocks_per_chunk = (uint32_t)(g->chunk_bytes / g->block_bytes);
@@ -374,6 +377,7 @@ struct toy_seq {
 	uint32_t *blocks;
 	float *logits;		/* [n_tokens][n_vocab] */
 	float *hidden;		/* [n_tokens][n_embd], zeros where toy_wants_hidden() says no */
+	struct kb_open *open;	/* where the type has such */
 };
 
 /* Not all: rows are picked. */
@@ -390,6 +394,9 @@ static inline void toy_seq_init(struct toy_seq *s, const struct toy *toy, uint64
 
 	s->n_tokens = n_tokens;
 	s->n_done = 0;
+	s->open = NULL;
+	if (kb_open_bytes(&toy->geometry))
+		assert_int_equal(toy->be->ops->open_new(toy->be, &toy->geometry, &s->open), 0);
 	s->tokens = must(malloc(n_tokens * sizeof(*s->tokens)));
 	s->blocks = must(malloc(n_blocks * sizeof(*s->blocks)));
 	s->logits = must(calloc((size_t)n_tokens * toy->shape.n_vocab, sizeof(float)));
@@ -402,8 +409,9 @@ static inline void toy_seq_init(struct toy_seq *s, const struct toy *toy, uint64
 	}
 }
 
-static inline void toy_seq_deinit(struct toy_seq *s)
+static inline void toy_seq_deinit(struct toy_seq *s, const struct toy *toy)
 {
+	toy->be->ops->open_free(toy->be, s->open);
 	free(s->tokens);
 	free(s->blocks);
 	free(s->logits);
@@ -427,7 +435,8 @@ static inline void toy_advance(struct toy *toy, struct toy_seq *const *seqs, con
 		if (!take)
 			continue;
 		parts[batch.n_seqs++] = (struct kb_seq){
-			batch.n_rows, take, s->n_done, (s->n_tokens - 1) / toy->geometry.block_tokens + 1, s->blocks };
+			batch.n_rows, take, s->n_done, (s->n_tokens - 1) / toy->geometry.block_tokens + 1, s->blocks,
+			.open = s->open };
 		memcpy(tokens + batch.n_rows, s->tokens + s->n_done, take * sizeof(*tokens));
 		for (uint32_t j = 0; j < take; j++) {
 			logit_rows[batch.n_rows + j] = batch.n_rows + j;

@@ -321,45 +321,70 @@ static inline void check_saturation(const struct kc_level *level)
 struct kv {
 	struct kb_geometry geometry;
 	uint8_t *pool;
+	uint8_t *open;		/* one head of an F16 block */
 	uint32_t *table;
 	struct kc_queries queries;
 };
 
-static inline void kv_init(struct kv *kv, uint64_t *rng, uint32_t head_dim, uint32_t block_tokens, uint32_t n)
+static inline void kv_store(const struct kv *kv, uint64_t *rng, uint32_t t)
+{
+	struct kc_kv tile = kc_kv_at(&kv->queries, t);
+	float x[KC_MAX_HEAD_DIM];
+
+	for (int value = 0; value < 2; value++) {
+		for (uint32_t d = 0; d < kv->geometry.head_dim; d++)
+			x[d] = rng_float(rng, 2) + (float)value;
+		kc_kv_store(&kc_level_c, &tile, t % KC_KV_TILE, value, x);
+	}
+}
+
+/* Q4: every block is open at first, in turn, and sealed but for the last one. */
+static inline void kv_fill(struct kv *kv, uint64_t *rng, uint32_t n)
+{
+	for (uint32_t t = 0; t < n; t++) {
+		if (kv->geometry.kv_type == KB_KV_Q4)
+			kv->queries.open_pos = t & ~31u;
+		kv_store(kv, rng, t);
+		if (kv->geometry.kv_type == KB_KV_Q4 && t % 32 == 31 && t + 1 < n)
+			kc_kv_seal(kv->pool + kb_block_offset(&kv->geometry, kv->table[t / 32]) +
+				   kv->queries.head_offset, kv->open, kv->geometry.head_dim);
+	}
+}
+
+static inline void kv_init(struct kv *kv, uint64_t *rng, enum kb_kv_type type, uint32_t head_dim, uint32_t block_tokens,
+			   uint32_t n)
 {
 	uint32_t n_blocks = (n + block_tokens - 1) / block_tokens;
 	struct kb_geometry *g = &kv->geometry;
 
 	*g = (struct kb_geometry){ .n_layers = 2, .n_kv_heads = 2, .head_dim = head_dim, .block_tokens = block_tokens,
-				   .blocks_per_chunk = 3 };
+				   .kv_type = type, .blocks_per_chunk = 3 };
 	g->block_bytes = kb_block_bytes(g);
 	g->chunk_bytes = g->block_bytes * 3 + 64;
 	kv->pool = must(malloc(g->chunk_bytes * (n_blocks / 3 + 1)));
 	memset(kv->pool, 0xff, g->chunk_bytes * (n_blocks / 3 + 1));
+	kv->open = must(malloc((size_t)4 * 32 * head_dim));
+	memset(kv->open, 0xff, (size_t)4 * 32 * head_dim);
 	kv->table = must(malloc(n_blocks * sizeof(*kv->table)));
 	for (uint32_t i = 0; i < n_blocks; i++)
 		kv->table[i] = n_blocks - 1 - i;
 	kv->queries = (struct kc_queries){ .pool = kv->pool, .geometry = g, .block_table = kv->table,
-					   .head_dim = head_dim };
-	kv->queries.k_offset = g->block_bytes / 4;	/* layer 0, head 1 */
-	kv->queries.v_offset = g->block_bytes / 8 * 3;
-	for (uint32_t t = 0; t < n; t++) {
-		for (uint32_t d = 0; d < head_dim; d++) {
-			((uint16_t *)(uintptr_t)kc_key(&kv->queries, t))[d] = kc_f32_to_f16(rng_float(rng, 2));
-			((uint16_t *)(uintptr_t)kc_value(&kv->queries, t))[d] = kc_f32_to_f16(rng_float(rng, 2));
-		}
-	}
+					   .head_offset = kc_head_offset(g, 0, 1), .open = kv->open,
+					   .open_pos = UINT32_MAX, .head_dim = head_dim };
+	kv_fill(kv, rng, n);
 }
 
 static inline void kv_deinit(struct kv *kv)
 {
 	free(kv->pool);
+	free(kv->open);
 	free(kv->table);
 }
 
 struct attention_case {
 	uint32_t head_dim, n_heads, block_tokens, length, n_rows, window;
 	float softcap;
+	enum kb_kv_type type;
 };
 
 static inline void partial_init(struct kc_partial *p, uint32_t n, uint32_t head_dim)
@@ -433,7 +458,7 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 	struct kv kv;
 	char what[128];
 
-	kv_init(&kv, rng, c->head_dim, c->block_tokens, c->length);
+	kv_init(&kv, rng, c->type, c->head_dim, c->block_tokens, c->length);
 	kv.queries.first_pos = c->length - c->n_rows;
 	kv.queries.n_rows = c->n_rows;
 	kv.queries.n_heads = c->n_heads;
@@ -450,8 +475,9 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 		kc_level_c.attend(&kv.queries, s, &a, scratch);
 		memset(scratch, 0xff, kc_attend_scratch(c->head_dim) * sizeof(float));
 		level->attend(&kv.queries, s, &b, scratch);
-		snprintf(what, sizeof(what), "attention: head_dim %u, %u heads, blocks of %u, %u rows to %u, window %u",
-			 c->head_dim, c->n_heads, c->block_tokens, c->n_rows, c->length, c->window);
+		snprintf(what, sizeof(what),
+			 "attention: type %d, head_dim %u, %u heads, blocks of %u, %u rows to %u, window %u",
+			 (int)c->type, c->head_dim, c->n_heads, c->block_tokens, c->n_rows, c->length, c->window);
 		assert_same_floats(a.m, b.m, n, what);
 		assert_same_floats(a.l, b.l, n, what);
 		for (uint32_t j = 0; j < n; j++) {
@@ -475,9 +501,21 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 	free(scratch);
 }
 
+/* Rows of Q4 are of one block: those before it that the case would have are left out. */
+static inline void check_attention_type(const struct kc_level *level, uint64_t *rng, struct attention_case c,
+					enum kb_kv_type type)
+{
+	c.type = type;
+	if (type == KB_KV_Q4) {
+		c.block_tokens = 32;
+		c.n_rows = c.n_rows < (c.length - 1) % 32 + 1 ? c.n_rows : (c.length - 1) % 32 + 1;
+	}
+	check_attention_case(level, rng, &c);
+}
+
 static inline void check_attention(const struct kc_level *level)
 {
-	static const uint32_t head_dims[] = { 16, 48, 64, 128 }, ratios[] = { 1, 2, 3, 4, 8 };
+	static const uint32_t head_dims[] = { 16, 48, 64, 128 }, ratios[] = { 1, 2, 3, 4, 8, 5, 7 };
 	static const uint32_t blocks[] = { 16, 32, 64 };
 	static const uint32_t lengths[] = { 1, 15, 16, 17, 33, 63, 511, 512, 513, 1025 };
 	uint64_t rng = 8;
@@ -485,21 +523,24 @@ static inline void check_attention(const struct kc_level *level)
 
 	for (size_t d = 0; d < 4; d++) {
 		for (size_t l = 0; l < sizeof(lengths) / sizeof(lengths[0]); l++, i++) {
-			struct attention_case c = { head_dims[d], ratios[i % 5], blocks[i % 3], lengths[l], 1, 0, 0 };
+			struct attention_case c = { head_dims[d], ratios[i % 7], blocks[i % 3], lengths[l], 1, 0, 0,
+						    KB_KV_F16 };
 
-			check_attention_case(level, &rng, &c);
+			for (int type = KB_KV_F16; type <= KB_KV_Q4; type++)
+				check_attention_type(level, &rng, c, (enum kb_kv_type)type);
 			c.n_rows = lengths[l] < 7 ? lengths[l] : 7;
 			c.softcap = i % 2 ? 2 : 0;
-			check_attention_case(level, &rng, &c);
+			check_attention_type(level, &rng, c, (enum kb_kv_type)(i % 3));
 			c.window = 1 + i * 5 % 40;
-			check_attention_case(level, &rng, &c);
+			check_attention_type(level, &rng, c, (enum kb_kv_type)((i + 1) % 3));
 		}
 	}
 	/* As many queries as one pass takes, and windows that begin in another segment. */
 	for (uint32_t window = 0; window < 1100; window += 260) {
-		struct attention_case c = { 64, 4, 16, 1040, 16, window, 0 };
+		struct attention_case c = { 64, 4, 16, 1040, 16, window, 0, KB_KV_F16 };
 
-		check_attention_case(level, &rng, &c);
+		for (int type = KB_KV_F16; type <= KB_KV_Q4; type++)
+			check_attention_type(level, &rng, c, (enum kb_kv_type)type);
 	}
 }
 

@@ -345,7 +345,8 @@ static void test_batch_refused(void **state)
 	REFUSED(b.geometry.blocks_per_chunk = 0);
 	REFUSED(b.geometry.blocks_per_chunk += 1);
 	REFUSED(b.geometry.chunk_bytes = 0);
-	REFUSED(b.geometry.kv_type = KB_KV_Q8);
+	REFUSED(b.geometry.kv_type = (enum kb_kv_type)3);
+	REFUSED(b.geometry.kv_type = KB_KV_Q4);
 	bad_init(&b, &toy);
 	assert_int_equal(toy.be->ops->step_begin(toy.ws, &b.batch), 0);
 	toy_deinit(&toy);
@@ -407,58 +408,143 @@ static void test_operations_refused(void **state)
 	toy_deinit(&toy);
 }
 
-static void test_copy_tokens(void **state)
-{
-	struct toy toy;
-	const struct kb_geometry *g = &toy.geometry;
-	size_t planes = 2 * shape.n_layers * shape.n_kv_heads, plane = (size_t)16 * shape.head_dim;
-	uint16_t *from, *to;
+/* --- blocks -------------------------------------------------------------------------- */
 
-	toy_init(&toy, NULL, 1, &shape, 16, 10, 8);
-	from = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 2));
-	to = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 7));
-	for (size_t i = 0; i < planes * plane; i++) {
-		from[i] = (uint16_t)i;
-		to[i] = 0xffff;
-	}
-	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 2, 5), 0);
-	for (size_t i = 0; i < planes * plane; i++)
-		assert_int_equal(to[i], i % plane < 5 * shape.head_dim ? (uint16_t)i : 0xffff);
-	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 7, 5), 0);
-	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 2, 17), -EINVAL);
-	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, toy.n_blocks, 2, 1), -EINVAL);
-	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, UINT32_MAX, 1), -EINVAL);
-	toy_deinit(&toy);
+/* Every element of a block is its own number; or all bits are set. */
+static void number_block(struct toy *toy, uint32_t block, bool numbered)
+{
+	const struct kb_geometry *g = &toy->geometry;
+	uint8_t *p = toy->pool_memory + kb_block_offset(g, block);
+	uint32_t width = g->kv_type == KB_KV_F16 ? 2 : 1;
+
+	for (uint64_t i = 0; i < g->block_bytes; i++)
+		p[i] = numbered ? (uint8_t)(i / width >> (i % width ? 8 : 0)) : 0xff;
 }
 
-/* Out of one block and into another: the tokens asked for, and no more. */
+/* Whether all elements of a token's key and value, in all layers and heads, and their scales are the same. */
+static bool token_is_same(const struct toy *toy, uint32_t a, uint32_t b, uint32_t token)
+{
+	const struct kb_geometry *g = &toy->geometry;
+
+	for (uint32_t i = 0; i < g->n_layers * g->n_kv_heads; i++) {
+		struct kc_kv x[2];
+		size_t size = g->kv_type == KB_KV_F16 ? 2 : 1, t = token % 16, dim = g->head_dim;
+
+		for (int k = 0; k < 2; k++) {
+			uint8_t *block = toy->pool_memory + kb_block_offset(g, k ? b : a);
+
+			x[k] = kc_kv_tile(g->kv_type, g->head_dim, g->block_tokens, block + i * kb_head_bytes(g), token);
+		}
+		for (size_t c = 0; c < dim; c++) {
+			if (memcmp(x[0].k + (c * 16 + t) * size, x[1].k + (c * 16 + t) * size, size))
+				return false;
+		}
+		if (memcmp(x[0].v + t * dim * size, x[1].v + t * dim * size, dim * size))
+			return false;
+		for (uint32_t n = 0; n < kb_kv_groups(g->head_dim) && g->kv_type == KB_KV_Q8; n++) {
+			if (x[0].k_d[n * g->block_tokens + t] != x[1].k_d[n * g->block_tokens + t] ||
+			    x[0].v_d[n * g->block_tokens + t] != x[1].v_d[n * g->block_tokens + t])
+				return false;
+		}
+	}
+	return true;
+}
+
+/* Tokens of block 2 were put into block 7, which had nothing: those asked for, and no more. */
+static void check_tokens(const struct toy *toy, uint32_t n_tokens)
+{
+	for (uint32_t t = 0; t < toy->geometry.block_tokens; t++)
+		assert_int_equal(token_is_same(toy, 2, 7, t), t < n_tokens);
+}
+
+static const struct toy_shape block_shapes[] = {
+	{ .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .n_ff = 96, .n_vocab = 50,
+	  .max_positions = 100, .type = KB_Q4_0, .head_type = KB_Q8_0, .kv_type = KB_KV_F16 },
+	{ .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 2, .head_dim = 48, .n_ff = 96, .n_vocab = 50,
+	  .max_positions = 100, .type = KB_Q4_0, .head_type = KB_Q8_0, .kv_type = KB_KV_Q8 },
+};
+
+static void test_copy_tokens(void **state)
+{
+	for (int i = 0; i < 4; i++) {
+		struct toy toy;
+		const struct kb_geometry *g = &toy.geometry;
+
+		toy_init(&toy, NULL, 1, &block_shapes[i % 2], i < 2 ? 16 : 64, 10, 8);
+		for (uint32_t n = 0; n <= g->block_tokens; n += i < 2 ? 1 : 9) {
+			number_block(&toy, 2, true);
+			number_block(&toy, 7, false);
+			assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 2, n), 0);
+			check_tokens(&toy, n);
+		}
+		assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 7, 5), 0);
+		assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 2, g->block_tokens + 1), -EINVAL);
+		assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, toy.n_blocks, 2, 1), -EINVAL);
+		assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, UINT32_MAX, 1), -EINVAL);
+		toy_deinit(&toy);
+	}
+}
+
+/* Out of one block and into another: the tokens asked for, and no more; memory outside has no more than they need. */
 static void test_block_read_write(void **state)
 {
+	for (int i = 0; i < 4; i++) {
+		struct toy toy;
+		const struct kb_geometry *g = &toy.geometry;
+
+		toy_init(&toy, NULL, 1, &block_shapes[i % 2], i < 2 ? 16 : 64, 10, 8);
+		for (uint32_t n = 1; n <= g->block_tokens; n += 3) {
+			uint8_t *outside = must(malloc(kb_tokens_bytes(g, n)));
+
+			number_block(&toy, 2, true);
+			number_block(&toy, 7, false);
+			assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, n, outside), 0);
+			assert_int_equal(toy.be->ops->block_write(toy.pool, g, 7, n, outside), 0);
+			check_tokens(&toy, n);
+			free(outside);
+		}
+		assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, g->block_tokens + 1, &toy), -EINVAL);
+		assert_int_equal(toy.be->ops->block_write(toy.pool, g, toy.n_blocks, 1, &toy), -EINVAL);
+		toy_deinit(&toy);
+	}
+}
+
+/* Q4: whole blocks or nothing, and a step needs what is open. */
+static void test_whole_blocks(void **state)
+{
+	struct toy_shape s = shape;
 	struct toy toy;
 	const struct kb_geometry *g = &toy.geometry;
-	size_t planes = 2 * shape.n_layers * shape.n_kv_heads, plane = (size_t)16 * shape.head_dim, n;
-	uint16_t *from, *to, *outside;
+	struct kb_geometry other;
+	struct kb_open *open = NULL;
+	uint8_t *outside;
+	struct bad b;
 
-	toy_init(&toy, NULL, 1, &shape, 16, 10, 8);
-	from = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 2));
-	to = (uint16_t *)(void *)(toy.pool_memory + kb_block_offset(g, 7));
-	for (uint32_t n_tokens = 1; n_tokens <= 16; n_tokens += 5) {
-		n = planes * n_tokens * shape.head_dim;
-		assert_int_equal(kb_tokens_bytes(g, n_tokens), n * sizeof(*outside));
-		outside = calloc(n, sizeof(*outside));
-		assert_non_null(outside);
-		for (size_t i = 0; i < planes * plane; i++) {
-			from[i] = (uint16_t)(i + n_tokens);
-			to[i] = 0xffff;
-		}
-		assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, n_tokens, outside), 0);
-		assert_int_equal(toy.be->ops->block_write(toy.pool, g, 7, n_tokens, outside), 0);
-		for (size_t i = 0; i < planes * plane; i++)
-			assert_int_equal(to[i], i % plane < n_tokens * shape.head_dim ? from[i] : 0xffff);
-		free(outside);
-	}
-	assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, 17, to), -EINVAL);
-	assert_int_equal(toy.be->ops->block_write(toy.pool, g, toy.n_blocks, 1, from), -EINVAL);
+	s.kv_type = KB_KV_Q4;
+	toy_init(&toy, NULL, 1, &s, 32, 10, 8);
+	outside = must(malloc(g->block_bytes));
+	number_block(&toy, 2, true);
+	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 7, 2, 31), -EINVAL);
+	assert_int_equal(toy.be->ops->block_read(toy.pool, g, 2, 31, outside), -EINVAL);
+	assert_int_equal(toy.be->ops->block_write(toy.pool, g, 7, 1, outside), -EINVAL);
+	assert_int_equal(toy.be->ops->copy_tokens(toy.pool, g, 6, 2, 32), 0);
+	assert_int_equal(toy.be->ops->block_read(toy.pool, g, 6, 32, outside), 0);
+	assert_int_equal(toy.be->ops->block_write(toy.pool, g, 7, 32, outside), 0);
+	assert_memory_equal(toy.pool_memory + kb_block_offset(g, 2), toy.pool_memory + kb_block_offset(g, 7),
+			    g->block_bytes);
+	free(outside);
+	other = *g;
+	other.kv_type = KB_KV_F16;
+	assert_int_equal(toy.be->ops->open_new(toy.be, &other, &open), -EINVAL);
+	other = *g;
+	other.n_layers = 1;
+	assert_int_equal(toy.be->ops->open_new(toy.be, &other, &open), 0);
+	bad_init(&b, &toy);
+	assert_int_equal(toy.be->ops->step_begin(toy.ws, &b.batch), -EINVAL);	/* none */
+	b.seqs[0].open = b.seqs[1].open = open;
+	assert_int_equal(toy.be->ops->step_begin(toy.ws, &b.batch), -EINVAL);	/* too small */
+	toy.be->ops->open_free(toy.be, open);
+	toy.be->ops->open_free(toy.be, NULL);
 	toy_deinit(&toy);
 }
 
@@ -479,6 +565,7 @@ int main(void)
 		cmocka_unit_test(test_operations_refused),
 		cmocka_unit_test(test_copy_tokens),
 		cmocka_unit_test(test_block_read_write),
+		cmocka_unit_test(test_whole_blocks),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);

@@ -98,7 +98,7 @@ static void world_init(struct world *w, const char *level, uint32_t n_threads, c
 static void world_deinit(struct world *w)
 {
 	for (uint32_t i = 0; i < N_SEQS; i++)
-		toy_seq_deinit(&w->seqs[i]);
+		toy_seq_deinit(&w->seqs[i], &w->toy);
 	free(w->logits);
 	toy_deinit(&w->toy);
 }
@@ -164,7 +164,7 @@ static void add_layer(const struct toy *toy, const struct toy_seq *seq, uint32_t
 
 	assert_true(kv_dim <= 64);
 	for (uint32_t t = first; t <= pos; t++)
-		load_stored(toy, seq, layer, t, false, keys + (size_t)t * kv_dim);
+		load_stored(toy, seq, layer, t, false, false, keys + (size_t)t * kv_dim);
 	for (uint32_t h = 0; h < s->n_heads; h++) {
 		double sum = 0;
 

@@ -230,11 +230,37 @@ struct memory {
 	double *k, *v;		/* [position][kv head][head_dim] */
 };
 
-/* Stored is what was computed, rounded to F16, but for float's own errors before. */
-static void check_stored(const double *computed, const double *stored, uint32_t n)
+/*
+ * Stored is what was computed, rounded as the type says, but for float's own errors before.  n: channels of a head, of
+ * which there are several.
+ */
+static void check_stored(enum kb_kv_type type, const double *computed, const double *stored, uint32_t n_heads,
+			 uint32_t n)
 {
+	for (uint32_t i = 0; i < n_heads * n; i++) {
+		uint32_t first = i - i % n % KB_KV_GROUP, end = first + kc_group_channels(n, i % n / KB_KV_GROUP);
+		double error = 0x1.01p-11 * fabs(computed[i]), max = 0;
+
+		for (uint32_t k = first; k < end; k++)
+			max = fmax(max, fabs(computed[k]));
+		if (type == KB_KV_Q8)
+			error = 0.505 * max / 127;
+		assert_true(fabs(computed[i] - stored[i]) <= error + 2e-5);
+	}
+}
+
+/* n values x, f16, became y = d * q + m. */
+static void check_four_bits(const double *x, const double *y, uint32_t n, size_t step)
+{
+	double low = x[0], high = x[0], d;
+
+	for (uint32_t i = 0; i < n; i++) {
+		low = fmin(low, x[i * step]);
+		high = fmax(high, x[i * step]);
+	}
+	d = (high - low) / 15;
 	for (uint32_t i = 0; i < n; i++)
-		assert_true(fabs(computed[i] - stored[i]) <= 0x1.01p-11 * fabs(computed[i]) + 2e-5);
+		assert_true(fabs(x[i * step] - y[i * step]) <= 0.5 * d + 0x1p-11 * (fabs(low) + 16 * d) + 1e-6);
 }
 
 static void attend(const struct toy_shape *s, const struct kb_attention *op, const struct memory *mem, const double *q,
@@ -271,6 +297,7 @@ static void attention_half(const struct toy *toy, const struct toy_seq *seq, uin
 	const struct toy_layer *l = &toy->layers[layer];
 	uint32_t hd = s->head_dim, nq = s->n_heads * hd, nkv = s->n_kv_heads * hd;
 	double n[256], q[512], k[512], v[512], o[512], y[256];
+	bool open = s->kv_type == KB_KV_Q4;
 
 	norm(l->in.norm, x, n, s->n_embd);
 	matrix_times(l->in.wq, n, q);
@@ -289,10 +316,10 @@ static void attention_half(const struct toy *toy, const struct toy_seq *seq, uin
 			norm(l->in.k_norm, k + h * hd, k + h * hd, hd);
 		rotate(s, k + h * hd, pos);
 	}
-	load_stored(toy, seq, layer, pos, false, mem->k + (size_t)pos * nkv);
-	load_stored(toy, seq, layer, pos, true, mem->v + (size_t)pos * nkv);
-	check_stored(k, mem->k + (size_t)pos * nkv, nkv);
-	check_stored(v, mem->v + (size_t)pos * nkv, nkv);
+	load_stored(toy, seq, layer, pos, false, open, mem->k + (size_t)pos * nkv);
+	load_stored(toy, seq, layer, pos, true, open, mem->v + (size_t)pos * nkv);
+	check_stored(s->kv_type, k, mem->k + (size_t)pos * nkv, s->n_kv_heads, hd);
+	check_stored(s->kv_type, v, mem->v + (size_t)pos * nkv, s->n_kv_heads, hd);
 	attend(s, &l->attention, mem, q, pos, o);
 	matrix_times(l->out.wo, o, y);
 	add_bias(l->out.bo, y, s->n_embd);
@@ -325,6 +352,30 @@ static void ffn_half(const struct toy *toy, const struct toy_layer *l, double *x
 		x[i] += y[i];
 }
 
+/* The block that ends at pos is sealed now. */
+static void reload_sealed(const struct toy *toy, const struct toy_seq *seq, uint32_t layer, const struct memory *mem,
+			  uint32_t pos)
+{
+	const struct toy_shape *s = &toy->shape;
+	uint32_t nkv = s->n_kv_heads * s->head_dim, first = pos + 1 - KB_Q4_BLOCK_TOKENS;
+	static double k[KB_Q4_BLOCK_TOKENS * 64], v[KB_Q4_BLOCK_TOKENS * 64];
+	size_t at = (size_t)first * nkv;
+
+	assert_true(nkv <= 64);
+	for (uint32_t i = 0; i < KB_Q4_BLOCK_TOKENS; i++) {
+		load_stored(toy, seq, layer, first + i, false, false, k + (size_t)i * nkv);
+		load_stored(toy, seq, layer, first + i, true, false, v + (size_t)i * nkv);
+		for (uint32_t c = 0; c < nkv; c += kc_group_channels(s->head_dim, c % s->head_dim / KB_KV_GROUP))
+			check_four_bits(mem->v + at + (size_t)i * nkv + c, v + (size_t)i * nkv + c,
+					kc_group_channels(s->head_dim, c % s->head_dim / KB_KV_GROUP), 1);
+	}
+	for (uint32_t c = 0; c < nkv; c++)
+		check_four_bits(mem->k + at + c, k + c, KB_Q4_BLOCK_TOKENS, nkv);
+	memcpy(mem->k + at, k, sizeof(*k) * KB_Q4_BLOCK_TOKENS * nkv);
+	memcpy(mem->v + at, v, sizeof(*v) * KB_Q4_BLOCK_TOKENS * nkv);
+}
+
+/* Token by token, so that open blocks can be looked at. */
 static void check_transformer(const struct toy_shape *s, uint32_t length)
 {
 	struct memory mem[TOY_MAX_LAYERS];
@@ -334,21 +385,24 @@ static void check_transformer(const struct toy_shape *s, uint32_t length)
 
 	toy_init(&toy, "c", 1, s, 16, 80, 64);
 	toy_seq_init(&seq, &toy, 9, length, 0, 1);
-	toy_run(&toy, &seq, 64);
 	for (uint32_t i = 0; i < s->n_layers; i++) {
 		size_t size = (size_t)length * s->n_kv_heads * s->head_dim * sizeof(double);
 
 		mem[i] = (struct memory){ must(malloc(size)), must(malloc(size)) };
 	}
 	for (uint32_t pos = 0; pos < length; pos++) {
+		struct toy_seq *one = &seq;
 		float row[256];
 
+		toy_advance(&toy, &one, &(uint32_t){ 1 }, 1);
 		kc_tensor_row(toy.embedding, (uint32_t)seq.tokens[pos], row);
 		for (uint32_t i = 0; i < s->n_embd; i++)
 			x[i] = (double)row[i] * 1.5;
 		for (uint32_t i = 0; i < s->n_layers; i++) {
 			attention_half(&toy, &seq, i, &mem[i], x, pos);
 			ffn_half(&toy, &toy.layers[i], x);
+			if (s->kv_type == KB_KV_Q4 && (pos + 1) % KB_Q4_BLOCK_TOKENS == 0)
+				reload_sealed(&toy, &seq, i, &mem[i], pos);
 		}
 		norm(toy.logits.norm, x, n, s->n_embd);
 		matrix_times(toy.logits.head, n, logits);
@@ -366,22 +420,25 @@ static void check_transformer(const struct toy_shape *s, uint32_t length)
 		free(mem[i].k);
 		free(mem[i].v);
 	}
-	toy_seq_deinit(&seq);
+	toy_seq_deinit(&seq, &toy);
 	toy_deinit(&toy);
 }
 
 static void test_transformer(void **state)
 {
-	const struct toy_shape plain = { .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16,
+	struct toy_shape plain = { .n_layers = 2, .n_embd = 96, .n_heads = 6, .n_kv_heads = 2, .head_dim = 16,
 					 .n_ff = 160, .n_vocab = 77, .max_positions = 700, .type = KB_F32,
 					 .head_type = KB_F32, .rope = KB_ROPE_INTERLEAVED };
-	const struct toy_shape extras = { .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 1, .head_dim = 48,
+	struct toy_shape extras = { .n_layers = 2, .n_embd = 64, .n_heads = 4, .n_kv_heads = 1, .head_dim = 48,
 					  .n_ff = 96, .n_vocab = 50, .max_positions = 700, .type = KB_F16,
 					  .head_type = KB_BF16, .rope = KB_ROPE_HALVES, .window = 70,
 					  .activation = KB_GELU_TANH, .extras = true };
 
-	check_transformer(&plain, 520);
-	check_transformer(&extras, 150);
+	for (int type = KB_KV_F16; type <= KB_KV_Q4; type++) {
+		plain.kv_type = extras.kv_type = (enum kb_kv_type)type;
+		check_transformer(&plain, type == KB_KV_F16 ? 520 : 200);
+		check_transformer(&extras, 150);
+	}
 }
 
 int main(void)
