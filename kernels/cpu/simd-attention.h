@@ -94,8 +94,8 @@ INLINE size_t stored_bytes(const int from, size_t n)
 }
 
 /*
- * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of the next
- * one are asked for.  bytes: a multiple of 64 but for the last.
+ * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of the
+ * next one are asked for.
  */
 INLINE void prefetch_tile(const uint8_t *p, size_t bytes)
 {
@@ -118,8 +118,8 @@ struct score_task {
 };
 
 /* Sums over one group's channels c .. c + n - 1, for n_queries queries and n_tiles tiles. */
-SPECIALIZED void score_group(const struct score_task *t, const int from, const int n_queries, const int n_tiles, uint32_t c,
-			     uint32_t n, vf *sums)
+SPECIALIZED void score_group(const struct score_task *t, const int from, const int n_queries, const int n_tiles,
+			     uint32_t c, uint32_t n, vf *sums)
 {
 	for (uint32_t end = c + n; c < end; c += 8) {
 		for (int i = 0; i < n_tiles && from != FROM_FLOATS; i++)
@@ -598,8 +598,10 @@ static void add_tiles(const struct attend *x, uint32_t t, const struct kc_kv til
 		add_span(x, &span, out);
 	}
 	if (!x->direct) {
-		span = (struct value_span){ FROM_FLOATS, (const uint8_t *)x->tile, (const uint8_t *)x->tile, span.scaled,
-					    t - x->base, n_tiles * KC_KV_TILE };
+		const uint8_t *floats = (const uint8_t *)x->tile;
+
+		span = (struct value_span){ FROM_FLOATS, floats, floats, span.scaled, t - x->base,
+					    n_tiles * KC_KV_TILE };
 		add_span(x, &span, out);
 	}
 }

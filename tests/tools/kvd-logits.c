@@ -34,6 +34,7 @@ static const char usage[] =
 	"  --chunk N           prompt tokens per step (default 128)\n"
 	"  --batch N           run together with N - 1 random sequences\n"
 	"  --threads N  --level c|avx2|avx512  --block-tokens N (default 16)  --seed N\n"
+	"  --kv-type f16|q8|q4 (q4: blocks have 32 tokens)\n"
 	"  --ctx N             open the model for so many positions\n"
 	"  --output FILE       float32 logits of every position\n"
 	"  --hidden FILE       float32 final hidden states of every position\n"
@@ -46,6 +47,7 @@ struct options {
 	const char *model, *tokens, *output, *hidden, *summary, *level;
 	uint32_t n_random, n_greedy, chunk, batch, threads, block_tokens, ctx;
 	uint64_t seed;
+	enum kb_kv_type kv_type;
 	bool hash;
 };
 
@@ -55,6 +57,7 @@ struct sequence {
 	uint32_t n_rows;		/* in this step */
 	uint32_t *blocks;
 	uint32_t first_row;		/* in this step's batch */
+	struct kb_open *open;		/* Q4 */
 };
 
 struct run {
@@ -210,7 +213,7 @@ static void make_sequences(struct run *run)
 	uint32_t capacity = model_n_ctx(run->model), neighbour = MIN(capacity, NEIGHBOUR_TOKENS);
 	uint32_t *blocks, n_blocks;
 
-	model_geometry(run->model, KB_KV_F16, run->o.block_tokens, &run->geometry);
+	model_geometry(run->model, run->o.kv_type, run->o.block_tokens, &run->geometry);
 	if (!run->geometry.block_bytes)
 		die("block geometry is not valid");
 	run->seqs = must(calloc(run->o.batch, sizeof(*run->seqs)));
@@ -233,6 +236,8 @@ static void make_sequences(struct run *run)
 		s->blocks = blocks + n_blocks + (i - 1) * blocks_of(run, neighbour);
 		randomise(run, s, 1 + (uint32_t)(draw(run) % neighbour));
 	}
+	for (uint32_t i = 0; i < run->o.batch && kb_open_bytes(&run->geometry); i++)
+		check(run->be->ops->open_new(run->be, &run->geometry, &run->seqs[i].open), "open block");
 }
 
 static void make_workspace(struct run *run)
@@ -277,6 +282,7 @@ static uint32_t add_rows(struct run *run, struct kb_batch *b, struct sequence *s
 		.first_pos = s->pos,
 		.n_blocks = blocks_of(run, s->pos + s->n_rows),
 		.block_table = s->blocks,
+		.open = s->open,
 	};
 	for (uint32_t i = 0; i < s->n_rows; i++) {
 		if (first || i == s->n_rows - 1)
@@ -389,8 +395,10 @@ static void run_free(struct run *run)
 	ops->workspace_free(run->be, run->ws);
 	ops->pool_free(run->be, run->pool);
 	free(run->seqs[0].blocks);
-	for (uint32_t i = 0; i < run->o.batch; i++)
+	for (uint32_t i = 0; i < run->o.batch; i++) {
 		free(run->seqs[i].tokens);
+		ops->open_free(run->be, run->seqs[i].open);
+	}
 	free(run->seqs);
 	free(run->order);
 	free(run->kb_seqs);
@@ -417,13 +425,23 @@ static uint32_t number(const char *text, uint32_t min)
 	return (uint32_t)v;
 }
 
+static enum kb_kv_type kv_type(const char *name)
+{
+	static const char *const names[] = { [KB_KV_F16] = "f16", [KB_KV_Q8] = "q8", [KB_KV_Q4] = "q4" };
+
+	for (int i = 0; i <= KB_KV_Q4; i++)
+		if (!strcmp(name, names[i]))
+			return (enum kb_kv_type)i;
+	die("%s: no such type of keys and values", name);
+}
+
 static void parse_options(struct options *o, int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{ "tokens", 1, NULL, 't' }, { "random", 1, NULL, 'r' }, { "greedy", 1, NULL, 'g' },
 		{ "chunk", 1, NULL, 'c' }, { "batch", 1, NULL, 'b' }, { "threads", 1, NULL, 'j' },
 		{ "level", 1, NULL, 'l' }, { "block-tokens", 1, NULL, 'k' }, { "seed", 1, NULL, 's' },
-		{ "ctx", 1, NULL, 'x' },
+		{ "ctx", 1, NULL, 'x' }, { "kv-type", 1, NULL, 'v' },
 		{ "output", 1, NULL, 'o' }, { "hidden", 1, NULL, 'H' }, { "summary", 1, NULL, 'm' },
 		{ "hash", 0, NULL, 'h' }, { "levels", 0, NULL, 'L' },
 		{ NULL, 0, NULL, 0 },
@@ -442,6 +460,7 @@ static void parse_options(struct options *o, int argc, char **argv)
 		case 'k': o->block_tokens = number(optarg, 1); break;
 		case 'x': o->ctx = number(optarg, 1); break;
 		case 's': o->seed = number(optarg, 0); break;
+		case 'v': o->kv_type = kv_type(optarg); break;
 		case 'o': o->output = optarg; break;
 		case 'H': o->hidden = optarg; break;
 		case 'm': o->summary = optarg; break;
@@ -459,6 +478,8 @@ static void parse_options(struct options *o, int argc, char **argv)
 		fputs(usage, stderr);
 		exit(2);
 	}
+	if (o->kv_type == KB_KV_Q4)
+		o->block_tokens = KB_Q4_BLOCK_TOKENS;
 	o->model = argv[optind];
 }
 

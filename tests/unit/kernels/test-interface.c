@@ -433,7 +433,8 @@ static bool token_is_same(const struct toy *toy, uint32_t a, uint32_t b, uint32_
 		for (int k = 0; k < 2; k++) {
 			uint8_t *block = toy->pool_memory + kb_block_offset(g, k ? b : a);
 
-			x[k] = kc_kv_tile(g->kv_type, g->head_dim, g->block_tokens, block + i * kb_head_bytes(g), token);
+			block += i * kb_head_bytes(g);
+			x[k] = kc_kv_tile(g->kv_type, g->head_dim, g->block_tokens, block, token);
 		}
 		for (size_t c = 0; c < dim; c++) {
 			if (memcmp(x[0].k + (c * 16 + t) * size, x[1].k + (c * 16 + t) * size, size))
