@@ -147,7 +147,9 @@ static bool block_is_valid(const struct kb_pool *pool, const struct kb_geometry 
 {
 	uint64_t least = kb_block_bytes(g), in_chunk;
 
-	if (!least || g->head_dim % KC_LANES || !kc_block_tokens_valid(g) || g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
+	if (!least || g->head_dim % KC_LANES || !kc_block_tokens_valid(g))
+		return false;
+	if (g->block_bytes < least || !g->blocks_per_chunk || !g->chunk_bytes ||
 	    __builtin_mul_overflow(g->block_bytes, (uint64_t)g->blocks_per_chunk, &in_chunk) ||
 	    in_chunk > g->chunk_bytes)
 		return false;

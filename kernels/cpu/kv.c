@@ -19,7 +19,8 @@ static uint16_t *halves(uint8_t *p)
 struct kc_kv kc_kv_tile(enum kb_kv_type type, uint32_t head_dim, uint32_t block_tokens, uint8_t *head,
 			uint32_t token)
 {
-	size_t dim = head_dim, n = block_tokens, groups = kb_kv_groups(head_dim), first = token / KC_KV_TILE * KC_KV_TILE;
+	size_t dim = head_dim, n = block_tokens, groups = kb_kv_groups(head_dim);
+	size_t first = token / KC_KV_TILE * KC_KV_TILE;
 	struct kc_kv t = { .type = type, .head_dim = head_dim, .stride = block_tokens };
 	uint8_t *values;
 

@@ -4,16 +4,16 @@
  *
  * First all scores of the segment, then the softmax of each query, then the values, each in the order of
  * ref-attention.c.  Keys lie so that lanes are positions, values so that lanes are channels (kv.h): what is stored
- * becomes floats and is multiplied at once, without a shuffle.  Scales are applied outside of the innermost loops: to the
- * sum of a group's products (Q8), to the query once per block (keys of Q4), to the weight (values).
+ * becomes floats and is multiplied at once, without a shuffle.  Scales are applied outside of the innermost loops: to
+ * the sum of a group's products (Q8), to the query once per block (keys of Q4), to the weight (values).
  *
  * Few queries (decode) read the blocks themselves; many (prefill) share 32 positions' keys or values that were
  * turned into floats once.  Both are the same kernels, and the same bits.
  *
- * Limit, decode: the bytes of keys and values, per position and kv head 4 * head_dim (F16), 2 * head_dim + 4 * groups
- * (Q8) or head_dim + 4 * groups + head_dim / 8 (Q4), over memory bandwidth.  Beside it per 16 positions and channel, once for
- * keys and once for values: 16 / VW conversions (F16 one instruction of two micro-operations each, Q8 two,
- * Q4 two and a half) and 16 / VW multiply-adds per query.
+ * Limit, decode: the bytes of keys and values, per position and kv head 4 * head_dim (F16), 2 * head_dim +
+ * 4 * groups (Q8) or head_dim + 4 * groups + head_dim / 8 (Q4), over memory bandwidth.  Beside it per 16 positions and
+ * channel, once for keys and once for values: 16 / VW conversions (F16 one instruction of two micro-operations
+ * each, Q8 two, Q4 two and a half) and 16 / VW multiply-adds per query.
  * Limit, prefill: the multiply-add rate, 2 * head_dim per query and position, and the exponential, some 15 vector
  * operations per VW positions.
  */
