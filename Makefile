@@ -153,7 +153,8 @@ LIBKVD_SRC := $(wildcard client/lib/*.c)
 LIBKVD_OBJ := $(LIBKVD_SRC:%.c=$(BUILD)/obj/%.o) $(ipc_OBJ) $(base_OBJ)
 KVCTL_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard client/ctl/*.c))
 KVD_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard daemon/*.c))
-BENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/bench/*.c))
+# With the readers of streams, without their program.
+BENCH_OBJ := $(patsubst %.c,$(BUILD)/obj/%.o,$(wildcard tests/bench/*.c) tests/load/load-http.c tests/load/load-ring.c)
 EXAMPLES := $(patsubst client/examples/%.c,$(BUILD)/examples/%,$(wildcard client/examples/*.c))
 
 KVD := $(BUILD)/bin/kvd

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peer.h - work on request, for bench-peer, which has another program do the same in turn.
+ *
+ * A line of standard input asks, a line of standard output has the tokens per second, or "- REASON":
+ *
+ *     prefill N          a prompt of N tokens
+ *     decode S C N       N tokens of each of S sequences, behind C tokens (whole blocks; 0 unless S is 1)
+ */
+#ifndef KVD_BENCH_PEER_H
+#define KVD_BENCH_PEER_H
+
+#include "tests/bench/tables.h"
+
+/* Until the input ends.  0 or -errno, said. */
+int peer_run(const struct bench_options *options);
+
+#endif

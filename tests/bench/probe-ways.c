@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/bench/probe-ways.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define N_SUMS 8u
+
+#ifdef __x86_64__
+
+/* Sums of a piece in `streams` parts side by side; each turn takes 8 registers, from each stream 8 / streams. */
+#define DEFINE_READ(NAME, TARGET, VECTOR, ZERO, LOAD, ADD, STREAMS, AHEAD, HINT)					\
+__attribute__((target(TARGET))) static uint64_t NAME(const char *piece)							\
+{															\
+	const size_t part = PROBE_PIECE / (STREAMS), each = N_SUMS / (STREAMS) * sizeof(VECTOR);			\
+	VECTOR s[N_SUMS];												\
+	uint64_t out[sizeof(VECTOR) / 8];										\
+															\
+	for (size_t k = 0; k < N_SUMS; k++)										\
+		s[k] = ZERO();												\
+	for (size_t at = 0; at < part; at += each) {									\
+		_Pragma("GCC unroll 8")											\
+		for (size_t k = 0; k < N_SUMS; k++) {									\
+			const char *p = piece + k % (STREAMS) * part + at + k / (STREAMS) * sizeof(VECTOR);		\
+															\
+			if ((AHEAD) && (size_t)(p - piece) % 64 == 0)							\
+				_mm_prefetch(p + (AHEAD), HINT);							\
+			s[k] = ADD(s[k], LOAD((const void *)p));							\
+		}													\
+	}														\
+	for (size_t k = 1; k < N_SUMS; k++)										\
+		s[0] = ADD(s[0], s[k]);											\
+	memcpy(out, &s[0], sizeof(out));										\
+	return out[0] + out[1];												\
+}
+
+DEFINE_READ(read_16, "sse2", __m128i, _mm_setzero_si128, _mm_load_si128, _mm_add_epi64, 1, 0, _MM_HINT_T0)
+DEFINE_READ(read_16_ahead, "sse2", __m128i, _mm_setzero_si128, _mm_load_si128, _mm_add_epi64, 1, 2048, _MM_HINT_T0)
+DEFINE_READ(read_32, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 0, _MM_HINT_T0)
+DEFINE_READ(read_32_ahead, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 2048, _MM_HINT_T0)
+DEFINE_READ(read_32_nta, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 1024, _MM_HINT_NTA)
+DEFINE_READ(read_32_2, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 2, 0, _MM_HINT_T0)
+DEFINE_READ(read_32_4, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 4, 0, _MM_HINT_T0)
+DEFINE_READ(read_32_4_ahead, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 4, 1024, _MM_HINT_T0)
+DEFINE_READ(read_32_8, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 8, 0, _MM_HINT_T0)
+DEFINE_READ(read_64, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 1, 0, _MM_HINT_T0)
+DEFINE_READ(read_64_ahead, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 1, 2048, _MM_HINT_T0)
+DEFINE_READ(read_64_4, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 4, 0, _MM_HINT_T0)
+
+/* The widest come last; as many of them count as the CPU has. */
+static const struct probe_read_way read_ways[] = {
+	{ "16-byte loads", read_16 },
+	{ "16-byte loads, prefetch", read_16_ahead },
+	{ "32-byte loads", read_32 },
+	{ "32-byte loads, prefetch", read_32_ahead },
+	{ "32-byte loads, prefetch past the caches", read_32_nta },
+	{ "32-byte loads, 2 streams", read_32_2 },
+	{ "32-byte loads, 4 streams", read_32_4 },
+	{ "32-byte loads, 4 streams, prefetch", read_32_4_ahead },
+	{ "32-byte loads, 8 streams", read_32_8 },
+	{ "64-byte loads", read_64 },
+	{ "64-byte loads, prefetch", read_64_ahead },
+	{ "64-byte loads, 4 streams", read_64_4 },
+};
+#define N_WAYS_16 2u
+#define N_WAYS_32 9u
+#define N_WAYS_64 12u
+
+uint32_t probe_read_ways(const struct probe_read_way **ways)
+{
+	if (ways)
+		*ways = read_ways;
+	return __builtin_cpu_supports("avx512f") ? N_WAYS_64 : __builtin_cpu_supports("avx2") ? N_WAYS_32 : N_WAYS_16;
+}
+
+#define CHAINS 12u
+
+/* Operands that the compiler can't know. */
+static volatile uint8_t operand_byte = 3;
+static volatile float operand_float = 0.5f;
+
+/* As the kernels of that level multiply: bytes to words, words to sums. */
+__attribute__((target("avx2"))) static uint64_t int8_avx2(uint32_t turns)
+{
+	const __m256i ones = _mm256_set1_epi16(1);
+	__m256i a = _mm256_set1_epi8((char)operand_byte), b = a, s[CHAINS];
+	uint64_t out[4];
+
+	for (uint32_t k = 0; k < CHAINS; k++)
+		s[k] = _mm256_setzero_si256();
+	for (uint32_t i = 0; i < turns; i++) {
+		/* So that it is not the same product each time. */
+		__asm__ volatile("" : "+x"(a), "+x"(b));
+#pragma GCC unroll 12
+		for (uint32_t k = 0; k < CHAINS; k++) {
+			__m256i words = _mm256_maddubs_epi16(a, b);
+
+			__asm__ volatile("" : "+x"(words));
+			s[k] = _mm256_add_epi32(s[k], _mm256_madd_epi16(words, ones));
+		}
+	}
+	for (uint32_t k = 1; k < CHAINS; k++)
+		s[0] = _mm256_add_epi32(s[0], s[k]);
+	memcpy(out, &s[0], sizeof(out));
+	return out[0];
+}
+
+__attribute__((target("avx2,fma"))) static uint64_t fma_avx2(uint32_t turns)
+{
+	__m256 a = _mm256_set1_ps(operand_float), b = a, s[CHAINS];
+	uint64_t out[4];
+
+	for (uint32_t k = 0; k < CHAINS; k++)
+		s[k] = _mm256_setzero_ps();
+	for (uint32_t i = 0; i < turns; i++) {
+		__asm__ volatile("" : "+x"(a), "+x"(b));
+#pragma GCC unroll 12
+		for (uint32_t k = 0; k < CHAINS; k++)
+			s[k] = _mm256_fmadd_ps(a, b, s[k]);
+	}
+	for (uint32_t k = 1; k < CHAINS; k++)
+		s[0] = _mm256_add_ps(s[0], s[k]);
+	memcpy(out, &s[0], sizeof(out));
+	return out[0];
+}
+
+__attribute__((target("avx512f,avx512vnni"))) static uint64_t int8_vnni(uint32_t turns)
+{
+	__m512i a = _mm512_set1_epi8((char)operand_byte), b = a, s[CHAINS];
+	uint64_t out[8];
+
+	for (uint32_t k = 0; k < CHAINS; k++)
+		s[k] = _mm512_setzero_si512();
+	for (uint32_t i = 0; i < turns; i++) {
+		__asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 12
+		for (uint32_t k = 0; k < CHAINS; k++)
+			s[k] = _mm512_dpbusd_epi32(s[k], a, b);
+	}
+	for (uint32_t k = 1; k < CHAINS; k++)
+		s[0] = _mm512_add_epi32(s[0], s[k]);
+	memcpy(out, &s[0], sizeof(out));
+	return out[0];
+}
+
+__attribute__((target("avx512f"))) static uint64_t fma_avx512(uint32_t turns)
+{
+	__m512 a = _mm512_set1_ps(operand_float), b = a, s[CHAINS];
+	uint64_t out[8];
+
+	for (uint32_t k = 0; k < CHAINS; k++)
+		s[k] = _mm512_setzero_ps();
+	for (uint32_t i = 0; i < turns; i++) {
+		__asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 12
+		for (uint32_t k = 0; k < CHAINS; k++)
+			s[k] = _mm512_fmadd_ps(a, b, s[k]);
+	}
+	for (uint32_t k = 1; k < CHAINS; k++)
+		s[0] = _mm512_add_ps(s[0], s[k]);
+	memcpy(out, &s[0], sizeof(out));
+	return out[0];
+}
+
+static bool has(const char *level)
+{
+	if (!strcmp(level, "avx512vnni"))
+		return __builtin_cpu_supports("avx512vnni");
+	if (!strcmp(level, "avx512"))
+		return __builtin_cpu_supports("avx512f");
+	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+/* The best first. */
+static const struct probe_arithmetic_way arithmetic_ways[] = {
+	{ "vpdpbusd, 64 bytes", "avx512vnni", PROBE_INT8, 64 * CHAINS, int8_vnni },
+	{ "vpmaddubsw, vpmaddwd and vpaddd, 32 bytes", "avx2", PROBE_INT8, 32 * CHAINS, int8_avx2 },
+	{ "vfmadd, 16 floats", "avx512", PROBE_FMA, 16 * CHAINS, fma_avx512 },
+	{ "vfmadd, 8 floats", "avx2", PROBE_FMA, 8 * CHAINS, fma_avx2 },
+};
+
+const struct probe_arithmetic_way *probe_arithmetic_way(enum probe_kind kind, const char *level)
+{
+	for (size_t i = 0; i < sizeof(arithmetic_ways) / sizeof(arithmetic_ways[0]); i++) {
+		const struct probe_arithmetic_way *way = &arithmetic_ways[i];
+		bool narrow = level && !strcmp(level, "avx2");
+
+		if (way->kind == kind && has(way->level) && (!narrow || !strcmp(way->level, "avx2")))
+			return way;
+	}
+	return NULL;
+}
+
+#else
+
+static uint64_t read_plain(const char *piece)
+{
+	uint64_t s[N_SUMS] = { 0 };
+
+	for (size_t i = 0; i < PROBE_PIECE / sizeof(uint64_t); i += N_SUMS)
+		for (size_t k = 0; k < N_SUMS; k++)
+			s[k] += ((const uint64_t *)(const void *)piece)[i + k];
+	return s[0] + s[1] + s[2] + s[3] + s[4] + s[5] + s[6] + s[7];
+}
+
+static const struct probe_read_way read_ways[] = { { "8-byte loads", read_plain } };
+
+uint32_t probe_read_ways(const struct probe_read_way **ways)
+{
+	if (ways)
+		*ways = read_ways;
+	return 1;
+}
+
+const struct probe_arithmetic_way *probe_arithmetic_way(enum probe_kind kind, const char *level)
+{
+	(void)kind;
+	(void)level;
+	return NULL;
+}
+
+#endif

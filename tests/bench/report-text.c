@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables in at most 100 columns: a line of medians, and below it one of ranges. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "ipc/base/checked.h"
+#include "tests/bench/report.h"
+
+#define WIDTH 100
+#define NAME_MAX_WIDTH 44
+
+static int name_width(const struct table *t)
+{
+	size_t n = 4;
+
+	for (uint32_t i = 0; i < t->n_rows; i++)
+		n = MAX(n, strlen(t->rows[i].name));
+	return (int)MIN(n, (size_t)NAME_MAX_WIDTH);
+}
+
+static void range_text(const struct series *s, int decimals, char *buf, size_t n)
+{
+	double least, most;
+
+	buf[0] = '\0';
+	series_range(s, &least, &most);
+	if (s->n > 1 && least != most)
+		snprintf(buf, n, "%.*f-%.*f", decimals, least, decimals, most);
+}
+
+static int column_width(const struct table *t, uint32_t c)
+{
+	size_t n = strlen(t->columns[c].head);
+	char buf[64];
+
+	for (uint32_t i = 0; i < t->n_rows; i++) {
+		const struct series *s = &t->rows[i].cells[c];
+
+		if (!s->n)
+			continue;
+		snprintf(buf, sizeof(buf), "%.*f", t->columns[c].decimals, series_median(s));
+		n = MAX(n, strlen(buf));
+		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
+		n = MAX(n, strlen(buf));
+	}
+	return (int)n;
+}
+
+/* A paragraph, its lines indented. */
+static void wrap(FILE *out, const char *text, int indent)
+{
+	int at = 0;
+
+	while (*text) {
+		int n = (int)strcspn(text, " ");
+
+		if (at && at + 1 + n > WIDTH - indent) {
+			fputc('\n', out);
+			at = 0;
+		}
+		fprintf(out, at ? " %*s%.*s" : "%*s%.*s", at ? 0 : indent, "", n, text);
+		at += n + !!at;
+		text += n;
+		text += strspn(text, " ");
+	}
+	fputc('\n', out);
+}
+
+static void print_row(FILE *out, const struct table *t, const struct row *row, int first, const int *widths)
+{
+	char buf[64];
+	bool has_range = false;
+
+	fprintf(out, "%-*.*s", first, first, row->name);
+	if (row->missing[0]) {
+		fprintf(out, "  not available: %s\n", row->missing);
+		return;
+	}
+	for (uint32_t c = 0; c < t->n_columns; c++) {
+		const struct series *s = &row->cells[c];
+
+		if (s->n)
+			fprintf(out, "  %*.*f", widths[c], t->columns[c].decimals, series_median(s));
+		else
+			fprintf(out, "  %*s", widths[c], "-");
+		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
+		has_range |= buf[0] != '\0';
+	}
+	fputc('\n', out);
+	if (!has_range)
+		return;
+	fprintf(out, "%*s", first, "");
+	for (uint32_t c = 0; c < t->n_columns; c++) {
+		range_text(&row->cells[c], t->columns[c].decimals, buf, sizeof(buf));
+		fprintf(out, "  %*s", widths[c], buf);
+	}
+	fputc('\n', out);
+}
+
+void report_table(FILE *out, const struct table *t)
+{
+	int first = name_width(t), widths[COLUMNS_MAX];
+
+	fprintf(out, "\n%s: %s\n\n", t->name, t->title);
+	fprintf(out, "%-*s", first, "");
+	for (uint32_t c = 0; c < t->n_columns; c++) {
+		widths[c] = column_width(t, c);
+		fprintf(out, "  %*s", widths[c], t->columns[c].head);
+	}
+	fputc('\n', out);
+	for (uint32_t i = 0; i < t->n_rows; i++)
+		print_row(out, t, &t->rows[i], first, widths);
+	if (!t->is_whole)
+		fputs("(not finished)\n", out);
+	for (uint32_t i = 0; i < t->n_notes; i++)
+		wrap(out, t->notes[i], 2);
+}
+
+void report_head(FILE *out, const struct results *r)
+{
+	fprintf(out, "kvd-bench %s, %s\n", r->version, r->date);
+	fprintf(out, "machine  %s, %u CPUs, %.1f GB; %s\n", r->machine.cpu, r->machine.n_cpus,
+		(double)r->machine.memory / 1e9, r->machine.kernel);
+	if (!r->model[0])
+		return;
+	fprintf(out, "model    %s: %s, %.0f M parameters, %.1f MB of weights in memory\n", r->model, r->arch,
+		(double)r->n_params / 1e6, (double)r->weight_bytes / 1e6);
+	fprintf(out, "backend  %s, level %s, %u threads; blocks of %u tokens, prompt chunks of %u\n", r->backend,
+		r->level, r->n_threads, r->block_tokens, r->chunk);
+	fprintf(out, "medians of up to %u rounds, below them the least and the most\n", r->rounds);
+}
+
+void report_ratios(FILE *out, const struct results *r)
+{
+	if (!r->n_ratios)
+		return;
+	fprintf(out, "\nratios: within a round\n\n%-60s  %8s  %15s  %8s\n", "", "median", "min-max", "asked");
+	for (uint32_t i = 0; i < r->n_ratios; i++) {
+		const struct ratio *x = &r->ratios[i];
+		const char *unit = x->is_percent ? " %" : "";
+		char range[64], median[32], asked[32] = "-";
+
+		range_text(&x->values, x->decimals, range, sizeof(range));
+		snprintf(median, sizeof(median), "%.*f%s", x->decimals, series_median(&x->values), unit);
+		if (x->asked > 0)
+			snprintf(asked, sizeof(asked), "%.3g%s", x->asked, unit);
+		fprintf(out, "%-60s  %8s  %15s  %8s\n", x->name, median, range, asked);
+	}
+}
+
+void report_text(FILE *out, const struct results *r)
+{
+	report_head(out, r);
+	for (uint32_t i = 0; i < r->n_tables; i++)
+		report_table(out, r->tables[i]);
+	report_ratios(out, r);
+	if (r->interrupted)
+		fputs("\ninterrupted: what was measured until then\n", out);
+}
