@@ -47,13 +47,14 @@ static int plan_whole(struct variant *v)
 {
 	uint32_t n = MIN(v->input, 64u);
 	uint64_t start = clock_ns();
-	double seconds;
+	double seconds, places;
 	int r = lane_prefill(v->lane, WORK, n);
 
 	if (r)
 		return r;
 	seconds = (double)(clock_ns() - start) / 1e9 / n * (v->input + v->output / 2.0);
-	v->n_places = (uint32_t)MIN((double)COMPARE_SAMPLES, MAX(2.0, 2 * COMPARE_SECONDS / seconds));
+	places = MIN((double)COMPARE_SAMPLES, 2 * COMPARE_SECONDS / seconds);
+	v->n_places = (uint32_t)MAX(2.0, places);
 	return 0;
 }
 

@@ -60,7 +60,7 @@ int variant_perplexity(struct variant *v)
 {
 	_cleanup_(freep) char *text = NULL;
 	struct token_list ids = { 0 };
-	size_t n;
+	size_t n = 0;
 	int r = read_text(v->run->o.text, &text, &n);
 
 	progress(v->run, "compare: %s: perplexity", v->row->name);

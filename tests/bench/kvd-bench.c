@@ -96,7 +96,7 @@ static void interrupted(void *arg)
 /* Roughly how fast it is, from a prompt of one step and a few tokens. */
 static int calibrate(struct run *run)
 {
-	uint32_t n = MIN(128u, MIN(run->o.chunk, run->n_ctx / 2));
+	uint32_t room = MIN(run->o.chunk, run->n_ctx / 2), n = MIN(128u, room);
 	struct lane_options options = lane_options_of(run, KB_KV_F16, n + 8, 1);
 	_cleanup_(lane_closep) struct lane *lane = NULL;
 	uint64_t start, middle;

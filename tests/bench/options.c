@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +65,7 @@ static void print_help(FILE *out)
 	      "      --directory DIR   where daemons have their files for the time ($TMPDIR, /tmp)\n"
 	      "      --chunk N         prompt tokens per step (512)\n"
 	      "      --block-tokens N  16, 32 or 64 (32)\n"
-	      "      --level NAME      CPU instructions: c, avx2, avx512... (the best there is)\n"
+	      "      --level NAME      CPU instructions: c, avx2, avx512, avx512vnni... (the best there is)\n"
 	      "      --json            one JSON document to standard output\n"
 	      "      --html FILE       also one page of HTML, with plots\n"
 	      "  -q, --quiet           no progress on standard error\n"
@@ -72,10 +74,16 @@ static void print_help(FILE *out)
 	      "  -h, --help            this text\n", out);
 }
 
-static int bad(const char *fmt, const char *a, const char *b)
+/* Wrong usage: a message, and the exit status for it. */
+__attribute__((format(printf, 1, 2)))
+static int bad(const char *fmt, ...)
 {
+	va_list args;
+
 	fputs("kvd-bench: ", stderr);
-	fprintf(stderr, fmt, a, b);
+	va_start(args, fmt);
+	vfprintf(stderr, fmt, args);
+	va_end(args);
 	fputs("\nkvd-bench: try --help\n", stderr);
 	return 2;
 }
@@ -137,9 +145,7 @@ static int take(struct options *o, int c, const char *spelling)
 
 		if (number(optarg, numbers[i].low, numbers[i].high, out))
 			return 0;
-		fprintf(stderr, "kvd-bench: %s is a number of %u to %u: %s\n", spelling, numbers[i].low,
-			numbers[i].high, optarg);
-		return 2;
+		return bad("%s is a number of %u to %u: %s", spelling, numbers[i].low, numbers[i].high, optarg);
 	}
 	switch (c) {
 	case 'm': o->bench.model = optarg; o->model_given = true; return 0;
@@ -168,7 +174,25 @@ static int find_table(const char *name, uint32_t *bits)
 		*bits |= 1u << i;
 		return 0;
 	}
-	return bad("there is no table %s%s", name, "");
+	return bad("there is no table %s", name);
+}
+
+/* Whether this machine has the CPU level: 0, or an exit status. */
+static int check_level(const char *name)
+{
+	const struct kb_cpu_options options = { 1, name };
+	struct kb_backend *be;
+	int r = kb_cpu_open(&options, &be);
+
+	if (!r) {
+		be->ops->close(be);
+		return 0;
+	}
+	if (r == -EINVAL)
+		return bad("--level: there is no level \"%s\"", name);
+	if (r == -ENOTSUP)
+		return bad("--level: this machine lacks %s", name);
+	return bad("--level: %s", strerror(-r));
 }
 
 static int check(struct options *o)
@@ -176,18 +200,20 @@ static int check(struct options *o)
 	const struct bench_options *b = &o->bench;
 	struct diag diag = DIAG_NULL;
 
+	if (b->level && check_level(b->level))
+		return 2;
 	if (o->products || o->mass)
-		return o->tables ? bad("%s and tables exclude each other%s", o->mass ? "--mass" : "--products", "") : 0;
+		return o->tables ? bad("%s and tables exclude each other", o->mass ? "--mass" : "--products") : 0;
 	if (b->synthetic && o->model_given)
-		return bad("--model and --synthetic exclude each other%s%s", "", "");
+		return bad("--model and --synthetic exclude each other");
 	if (b->synthetic && synthetic_check(b->synthetic, &diag))
-		return bad("--synthetic: %s%s", diag.text, "");
+		return bad("--synthetic: %s", diag.text);
 	if (!b->synthetic && (!b->model || !*b->model))
-		return bad("--model names the model, or --synthetic%s%s", "", "");
+		return bad("--model names the model, or --synthetic");
 	if (b->synthetic && b->text)
-		return bad("--text says nothing about a synthetic model%s%s", "", "");
+		return bad("--text says nothing about a synthetic model");
 	if (b->block_tokens & (b->block_tokens - 1))
-		return bad("--block-tokens is 16, 32 or 64%s%s", "", "");
+		return bad("--block-tokens is 16, 32 or 64");
 	if (b->synthetic)
 		o->bench.model = NULL;
 	return 0;
@@ -215,7 +241,7 @@ int options_read(struct options *o, int argc, char **argv)
 			return OPTIONS_HELP;
 		}
 		if (c == '?')
-			return bad("wrong usage%s%s", "", "");
+			return bad("wrong usage");
 		status = take(o, c, spelling);
 		if (status)
 			return status;

@@ -32,7 +32,7 @@ static const struct {
 	{ "perplexity of Q4 KV against F16 KV", "compare", "perplexity", "Q4 KV", "F16 KV", false, 0 },
 	{ "HTTP against shared memory, 8 streams, tokens/s", "http", "tokens_per_s", "HTTP, 8 streams",
 	  "shared memory, 8 streams", false, 0 },
-	{ "first token, 1 client: cached against cold", "first-token", "ms", "cached", "cold", false, 0 },
+	{ "first token of a prompt, cold against cached, ms", "first-token", "ms", "cold", "cached", false, 0 },
 };
 
 static const struct series *find(const struct results *r, const char *table, const char *row, const char *column)

@@ -13,7 +13,8 @@
 
 #include "ipc/base/checked.h"
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Who has it may call what takes it. */
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 void results_lock(void)
 {

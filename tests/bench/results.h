@@ -50,7 +50,7 @@ struct table {
 	uint32_t n_columns;
 	struct row *rows;	/* [ROWS_MAX] */
 	uint32_t n_rows;
-	char notes[NOTES_MAX][256];
+	char notes[NOTES_MAX][480];
 	uint32_t n_notes;
 	enum plot plot;
 	uint32_t plot_column;

@@ -72,16 +72,6 @@ bool round_begins(struct run *run, struct table *t, uint32_t i, uint32_t n)
 	return true;
 }
 
-void row_failed(struct row *row, int r)
-{
-	if (r == -ENOTSUP)
-		row_missing(row, "this backend, at this level, has no such keys and values");
-	else if (r == -ENOSPC)
-		row_missing(row, "longer than the model's context");
-	else
-		row_missing(row, "%s", strerror(-r));
-}
-
 struct lane_options lane_options_of(const struct run *run, enum kb_kv_type type, uint32_t n_ctx, uint32_t n_seqs)
 {
 	return (struct lane_options){
@@ -106,14 +96,17 @@ int open_lane_for(struct run *run, struct subject *s, const struct lane_options 
 		return 0;
 	}
 	r = lane_open(out, s, options);
-	if (r == -ENOTSUP || r == -ENOMEM) {
-		row_failed(row, r);
+	if (!r)
 		return 0;
-	}
-	if (r)
-		complain("keys and values in %s: %s", kv_type_name(options->kv_type), strerror(-r));
-	(void)run;
-	return r;
+	progress(run, "keys and values in %s: %s", kv_type_name(options->kv_type), strerror(-r));
+	/* F16 every backend has. */
+	if (r == -ENOMEM)
+		row_missing(row, "not enough memory");
+	else if (options->kv_type != KB_KV_F16)
+		row_missing(row, "this backend, at this level, does not take such keys and values");
+	else
+		return r;
+	return 0;
 }
 
 int open_subject(const struct run *run, const char *synthetic, struct subject **out, struct diag *diag)

@@ -140,6 +140,12 @@ static int work_round(struct limits *l, const struct work *w, struct row *row)
 	return r;
 }
 
+/* Tokens of a sequence. */
+static uint32_t needed(const struct run *run, const struct work *w)
+{
+	return w->prompt ? w->prompt : w->context + run->o.tokens;
+}
+
 static void add_rows(struct limits *l)
 {
 	static const char *const names[N_PROBES] = {
@@ -154,7 +160,7 @@ static void add_rows(struct limits *l)
 
 		l->rows[i] = table_row(l->table, i, "%s", w->name);
 		row_group(l->rows[i], "work");
-		if (MAX(w->prompt, w->context + l->run->o.tokens) > l->run->n_ctx)
+		if (needed(l->run, w) > l->run->n_ctx)
 			row_missing(l->rows[i], "longer than the model's context of %u tokens", l->run->n_ctx);
 	}
 }
@@ -167,7 +173,7 @@ static int open_all(struct limits *l)
 
 	for (uint32_t i = 0; i < ARRAY_SIZE(works); i++)
 		if (!l->rows[i]->missing[0])
-			most = MAX(most, MAX(works[i].prompt, works[i].context + l->run->o.tokens));
+			most = MAX(most, needed(l->run, &works[i]));
 	most = MAX(most, l->run->o.tokens);
 	options = lane_options_of(l->run, KB_KV_F16, most, BATCH);
 	options.n_blocks = (most + BATCH * l->run->o.tokens) / 16 + 2 * BATCH;

@@ -92,8 +92,6 @@ void progress(const struct run *run, const char *fmt, ...);
 /* The same as an error, always. */
 __attribute__((format(printf, 1, 2)))
 void complain(const char *fmt, ...);
-/* The row's value is missing since r came up. */
-void row_failed(struct row *row, int r);
 
 /*
  * A lane for a row, NULL and 0 with the row's reason where this machine can't: not supported, or too little memory.
