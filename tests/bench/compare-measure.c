@@ -66,7 +66,12 @@ int variant_init(struct variant *v, struct run *run, struct subject *s, enum kb_
 	int r;
 
 	*v = (struct variant){
-		.run = run, .subject = s, .row = row, .cached = cached, .input = run->o.input, .output = run->o.output,
+		.run = run,
+		.subject = s,
+		.row = row,
+		.cached = cached,
+		.input = run->o.input,
+		.output = run->o.output,
 	};
 	if (n > model_n_ctx(s->model)) {
 		row_missing(row, "longer than the model's context of %u tokens", model_n_ctx(s->model));
@@ -90,7 +95,8 @@ void variant_deinit(struct variant *v)
 	*v = (struct variant){ 0 };
 }
 
-/* Times of all tokens of the answer from those at some places: straight lines between them, and on behind the last. */
+/* Times of all tokens of the answer from those at some places: straight lines between them, and on behind the
+ * last. */
 static void spread(const double *at, const double *ns, uint32_t n, double *out, uint32_t n_out)
 {
 	for (uint32_t i = 0, k = 0; i < n_out; i++) {
@@ -185,14 +191,17 @@ int variant_round(struct variant *v)
 void variant_note(const struct variant *v, struct table *t)
 {
 	if (v->lane && v->n_windows)
-		table_note(t, "%s: perplexity over %u windows of 512 tokens, of each the second half.", v->row->name,
-			   v->n_windows);
+		table_note(t, "%s: perplexity over %u windows of 512 tokens, of each the second half.",
+			   v->row->name, v->n_windows);
 	if (!v->lane || !v->n_places)
 		return;
 	if (v->cached)
-		table_note(t, "%s: sampled: %u times %u of the %u tokens, spread evenly over them.", v->row->name,
-			   v->n_places, v->stretch, v->output);
+		table_note(t, "%s: sampled: %u times %u of the %u tokens, spread evenly over them.",
+			   v->row->name, v->n_places, v->stretch, v->output);
 	else
-		table_note(t, "%s: sampled: %u of the %u tokens, spread evenly over them, the others in between by straight "
-			   "lines.", v->row->name, v->n_places, v->output);
+		table_note(t,
+			   "%s: sampled: %u of the %u tokens, spread evenly over them, the others in between "
+			   "by straight "
+			   "lines.",
+			   v->row->name, v->n_places, v->output);
 }

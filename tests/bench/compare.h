@@ -2,10 +2,10 @@
 /*
  * compare.h - a row of the comparison: a request with a type of keys and values, or without a cache.
  *
- * What a round measures of the cached ways: the prompt's prefill, and the answer token by token; where the answer
- * would take more than COMPARE_SECONDS, stretches of it at COMPARE_SAMPLES places, from the contexts that are there.
- * Without a cache every token is a prefill of all that is before it: measured at COMPARE_SAMPLES places at most, fewer
- * where that takes too long, and in between by straight lines.
+ * What a round measures of the cached ways: the prompt's prefill, and the answer token by token; where the
+ * answer would take more than COMPARE_SECONDS, stretches of it at COMPARE_SAMPLES places, from the contexts
+ * that are there. Without a cache every token is a prefill of all that is before it: measured at
+ * COMPARE_SAMPLES places at most, fewer where that takes too long, and in between by straight lines.
  *
  * Thread: the subject's.
  */

@@ -174,11 +174,11 @@ static void say_how_long(struct program *p)
 
 		sum += seconds;
 		if (is_wanted(p, i) && n < sizeof(text))
-			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s %.0f s", n ? ", " : "", table_defs[i].name,
-					      seconds);
+			n += (size_t)snprintf(text + n, sizeof(text) - n, "%s%s %.0f s", n ? ", " : "",
+					      table_defs[i].name, seconds);
 	}
-	progress(&p->run, "this takes about %.0f s (%s); --max-time ends it after %u s, Ctrl-C at once", sum, text,
-		 p->run.o.seconds);
+	progress(&p->run, "this takes about %.0f s (%s); --max-time ends it after %u s, Ctrl-C at once", sum,
+		 text, p->run.o.seconds);
 }
 
 static int run_tables(struct program *p, bool by_daemon)

@@ -40,7 +40,8 @@ uint32_t lane_n_tokens(const struct lane *l, uint32_t seq);
 /* Memory of a sequence's keys and values: whole blocks with their scales, and the open one. */
 uint64_t lane_kv_bytes(const struct lane *l, uint32_t seq);
 uint64_t lane_workspace_bytes(const struct lane *l);
-/* Bytes that a step of one token of each of n sequences reads: the weights, and keys and values of `context` positions. */
+/* Bytes that a step of one token of each of n sequences reads: the weights, and keys and values of `context`
+ * positions. */
 uint64_t lane_step_bytes(const struct lane *l, uint32_t n, uint32_t context);
 
 void lane_reset(struct lane *l);		/* forgets every sequence */

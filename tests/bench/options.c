@@ -12,8 +12,10 @@
 #include "daemon/model/synthetic.h"
 #include "ipc/base/checked.h"
 
-enum { OPT_LEVEL = 0x100, OPT_CHUNK, OPT_BLOCK, OPT_JSON, OPT_HTML, OPT_PRODUCTS, OPT_MASS, OPT_SYNTHETIC, OPT_TEXT,
-       OPT_KV_TYPE, OPT_INPUT, OPT_OUTPUT, OPT_CONTEXT, OPT_TIME, OPT_DIRECTORY, OPT_PEER };
+enum {
+	OPT_LEVEL = 0x100, OPT_CHUNK, OPT_BLOCK, OPT_JSON, OPT_HTML, OPT_PRODUCTS, OPT_MASS, OPT_SYNTHETIC, OPT_TEXT,
+	OPT_KV_TYPE, OPT_INPUT, OPT_OUTPUT, OPT_CONTEXT, OPT_TIME, OPT_DIRECTORY, OPT_PEER,
+};
 
 static const struct option longs[] = {
 	{ "model", required_argument, NULL, 'm' },
@@ -203,7 +205,8 @@ static int check(struct options *o)
 	if (b->level && check_level(b->level))
 		return 2;
 	if (o->products || o->mass)
-		return o->tables ? bad("%s and tables exclude each other", o->mass ? "--mass" : "--products") : 0;
+		return o->tables ? bad("%s and tables exclude each other", o->mass ? "--mass" : "--products")
+				 : 0;
 	if (b->synthetic && o->model_given)
 		return bad("--model and --synthetic exclude each other");
 	if (b->synthetic && synthetic_check(b->synthetic, &diag))

@@ -57,8 +57,8 @@ static int answer(struct peer *p, const char *line)
 
 	if (sscanf(line, "prefill %u %c", &n, &end) == 1 && n && n <= p->run.n_ctx)
 		r = prefill(p, n, &seconds);
-	else if (sscanf(line, "decode %u %u %u %c", &seqs, &context, &n, &end) == 3 && n && n <= TOKENS_MAX && seqs &&
-		 seqs <= SEQS_MAX && context <= p->run.n_ctx && (!context || seqs == 1))
+	else if (sscanf(line, "decode %u %u %u %c", &seqs, &context, &n, &end) == 3 && n && n <= TOKENS_MAX &&
+		 seqs && seqs <= SEQS_MAX && context <= p->run.n_ctx && (!context || seqs == 1))
 		r = decode(p, seqs, context, n, &seconds);
 	else
 		r = -EINVAL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SVG of a table: bars with the range over the rounds, or lines over x.  Nothing is told by colour alone: bars have
- * their names and values beside them, lines their dashes and markers.
+ * SVG of a table: bars with the range over the rounds, or lines over x.  Nothing is told by colour alone:
+ * bars have their names and values beside them, lines their dashes and markers.
  */
 #include <math.h>
 #include <string.h>
@@ -22,7 +22,8 @@
 #define GROUPS_MAX 6u
 #define TICKS 5
 
-static const char *const colours[GROUPS_MAX] = { "#1f5fa8", "#b4520a", "#2d7a3a", "#7a3f9d", "#8a6d00", "#555555" };
+static const char *const colours[GROUPS_MAX] = { "#1f5fa8", "#b4520a", "#2d7a3a",
+						 "#7a3f9d", "#8a6d00", "#555555" };
 static const char *const dashes[GROUPS_MAX] = { "none", "7 4", "2 3", "10 3 2 3", "1 5", "12 6" };
 
 static const struct series *values(const struct table *t, uint32_t i)
@@ -72,8 +73,11 @@ static void number_at(FILE *out, double x, double y, const char *anchor, double 
 
 static void begin(FILE *out, const struct table *t, int height)
 {
-	fprintf(out, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" role=\"img\" "
-		"font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<title>", WIDTH, height, WIDTH, height);
+	fprintf(out,
+		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
+		"role=\"img\" "
+		"font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<title>",
+		WIDTH, height, WIDTH, height);
 	report_escaped(out, t->name);
 	fputs(": ", out);
 	report_escaped(out, t->columns[t->plot_column].head);
@@ -90,7 +94,8 @@ struct scale {
 
 static double place(const struct scale *s, double v)
 {
-	double share = s->is_log ? log10(v / s->low) / log10(s->high / s->low) : (v - s->low) / (s->high - s->low);
+	double share =
+		s->is_log ? log10(v / s->low) / log10(s->high / s->low) : (v - s->low) / (s->high - s->low);
 
 	return s->from + share * (s->to - s->from);
 }
@@ -102,7 +107,8 @@ static void bar_axis(FILE *out, const struct table *t, const struct scale *s, do
 	for (double v = s->is_log ? s->low : 0; v <= s->high * 1.0001; v = s->is_log ? v * step : v + step) {
 		double x = place(s, v);
 
-		fprintf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x, TOP - 8, x, bottom);
+		fprintf(out, "<line x1=\"%.1f\" y1=\"%d\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", x,
+			TOP - 8, x, bottom);
 		number_at(out, x, bottom + 16, "middle", v);
 	}
 	text_at(out, (s->from + s->to) / 2, bottom + 36, "middle", "", t->columns[t->plot_column].head);
@@ -117,11 +123,16 @@ static void bar(FILE *out, const struct table *t, const struct scale *s, uint32_
 	text_at(out, s->from - 8, middle + 4, "end", "", t->rows[i].name);
 	series_range(v, &least, &most);
 	end = place(s, series_median(v));
-	fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\" fill-opacity=\"0.75\"/>\n", s->from, y,
-		MAX(end - s->from, 1.0), BAR, colours[0]);
+	fprintf(out,
+		"<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\" fill=\"%s\" "
+		"fill-opacity=\"0.75\"/>\n",
+		s->from, y, MAX(end - s->from, 1.0), BAR, colours[0]);
 	if (v->n > 1)
-		fprintf(out, "<path d=\"M%.1f %.1fH%.1fM%.1f %.1fv10M%.1f %.1fv10\" stroke=\"#111\" fill=\"none\"/>\n",
-			place(s, least), middle, place(s, most), place(s, least), middle - 5, place(s, most), middle - 5);
+		fprintf(out,
+			"<path d=\"M%.1f %.1fH%.1fM%.1f %.1fv10M%.1f %.1fv10\" stroke=\"#111\" "
+			"fill=\"none\"/>\n",
+			place(s, least), middle, place(s, most), place(s, least), middle - 5, place(s, most),
+			middle - 5);
 	snprintf(text, sizeof(text), "%.*f", t->columns[t->plot_column].decimals, series_median(v));
 	text_at(out, MAX(end, place(s, most)) + 7, middle + 4, "start", "", text);
 }
@@ -163,7 +174,8 @@ static void marker(FILE *out, uint32_t group, double x, double y)
 		fprintf(out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4.5\" fill=\"%s\"/>\n", x, y, c);
 		break;
 	case 1:
-		fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"%s\"/>\n", x - 4.5, y - 4.5, c);
+		fprintf(out, "<rect x=\"%.1f\" y=\"%.1f\" width=\"9\" height=\"9\" fill=\"%s\"/>\n", x - 4.5,
+			y - 4.5, c);
 		break;
 	default:
 		fprintf(out, "<path d=\"M%.1f %.1fl5.5 9.5h-11z\" fill=\"%s\"/>\n", x, y - 6, c);
@@ -176,8 +188,8 @@ static void line(FILE *out, const struct table *t, const char *group, uint32_t n
 	double x = 0, y = 0;
 	bool begun = false;
 
-	fprintf(out, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\" d=\"", colours[number],
-		dashes[number]);
+	fprintf(out, "<path fill=\"none\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\" d=\"",
+		colours[number], dashes[number]);
 	for (uint32_t i = 0; i < t->n_rows; i++) {
 		if (strcmp(t->rows[i].group, group) || !values(t, i))
 			continue;
@@ -196,8 +208,8 @@ static void line(FILE *out, const struct table *t, const char *group, uint32_t n
 		x = place(xs, t->rows[i].x);
 		y = place(ys, series_median(values(t, i)));
 		if (values(t, i)->n > 1)
-			fprintf(out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" fill=\"none\"/>\n", x, place(ys, least), place(ys, most),
-				colours[number]);
+			fprintf(out, "<path d=\"M%.1f %.1fV%.1f\" stroke=\"%s\" fill=\"none\"/>\n", x,
+				place(ys, least), place(ys, most), colours[number]);
 		marker(out, number, x, y);
 	}
 }
@@ -207,8 +219,8 @@ static void legend(FILE *out, const char *name, uint32_t number)
 {
 	double x = WIDTH - RIGHT + 20, y = TOP + 10 + 22.0 * number;
 
-	fprintf(out, "<path d=\"M%.1f %.1fh36\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n", x, y, colours[number],
-		dashes[number]);
+	fprintf(out, "<path d=\"M%.1f %.1fh36\" stroke=\"%s\" stroke-width=\"2\" stroke-dasharray=\"%s\"/>\n",
+		x, y, colours[number], dashes[number]);
 	marker(out, number, x + 18, y);
 	text_at(out, x + 44, y + 4, "start", "", name);
 }
@@ -243,7 +255,8 @@ static void y_ticks(FILE *out, const struct table *t, const struct scale *ys)
 	for (double v = 0; v <= ys->high * 1.0001; v += step) {
 		double y = place(ys, v);
 
-		fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, y, WIDTH - RIGHT, y);
+		fprintf(out, "<line x1=\"%d\" y1=\"%.1f\" x2=\"%d\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", LEFT, y,
+			WIDTH - RIGHT, y);
 		number_at(out, LEFT - 8, y + 4, "end", v);
 	}
 	snprintf(turn, sizeof(turn), " transform=\"rotate(-90 18 %d)\"", (LINES_HEIGHT - BOTTOM + TOP) / 2);
@@ -252,7 +265,9 @@ static void y_ticks(FILE *out, const struct table *t, const struct scale *ys)
 
 static void lines(FILE *out, const struct table *t)
 {
-	struct scale xs = { .low = INFINITY, .high = 0, .from = LEFT + 10, .to = WIDTH - RIGHT - 10, .is_log = t->x_is_log };
+	struct scale xs = {
+		.low = INFINITY, .high = 0, .from = LEFT + 10, .to = WIDTH - RIGHT - 10, .is_log = t->x_is_log
+	};
 	struct scale ys = { .low = 0, .from = LINES_HEIGHT - BOTTOM, .to = TOP };
 	const char *groups[GROUPS_MAX];
 	uint32_t n = 0;

@@ -101,7 +101,8 @@ int requests_wait(struct request *q, uint32_t n)
 			if (r)
 				return r;
 			left += !q[i].done;
-			fds[i] = (struct pollfd){ .fd = q[i].done ? -1 : kvd_fd(q[i].client), .events = POLLIN };
+			fds[i] = (struct pollfd){ .fd = q[i].done ? -1 : kvd_fd(q[i].client),
+						  .events = POLLIN };
 		}
 		if (!left)
 			return 0;
@@ -121,7 +122,8 @@ void made_up_ids(uint32_t seed, uint32_t n_vocab, int32_t *ids, uint32_t n)
 		x ^= x >> 12;
 		x ^= x << 25;
 		x ^= x >> 27;
-		ids[i] = (int32_t)(low + (uint32_t)((x * UINT64_C(0x2545f4914f6cdd1d)) >> 33) % (n_vocab - low));
+		ids[i] = (int32_t)(low +
+				   (uint32_t)((x * UINT64_C(0x2545f4914f6cdd1d)) >> 33) % (n_vocab - low));
 	}
 }
 

@@ -86,7 +86,10 @@ static bool take_one(struct private *p)
 	} control;
 	struct iovec iov = { message, sizeof(message) - 1 };
 	struct msghdr m = {
-		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control.bytes),
+		.msg_iov = &iov,
+		.msg_iovlen = 1,
+		.msg_control = control.bytes,
+		.msg_controllen = sizeof(control.bytes),
 	};
 	ssize_t n = recvmsg(p->notify, &m, MSG_CMSG_CLOEXEC);
 	int fds[FDS_MAX];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * private-manager.h - as much of a service manager as keeps a service's descriptors over a restart: sd_notify(3) with
- * FDSTORE=1, FDSTOREREMOVE=1 and FDNAME, sd_listen_fds_with_names(3).
+ * private-manager.h - as much of a service manager as keeps a service's descriptors over a restart:
+ * sd_notify(3) with FDSTORE=1, FDSTOREREMOVE=1 and FDNAME, sd_listen_fds_with_names(3).
  *
  * Thread: the daemon's owner; manager_pass() between fork and exec.
  */

@@ -56,14 +56,19 @@ int private_init(struct private *p, const struct run *run, const char *const *op
 	uint32_t n = 0;
 
 	*p = (struct private){
-		.model = run->o.model, .synthetic = run->o.synthetic, .level = run->o.level, .pid = -1, .notify = -1,
+		.model = run->o.model,
+		.synthetic = run->o.synthetic,
+		.level = run->o.level,
+		.pid = -1,
+		.notify = -1,
 	};
 	for (; options[n] && n < PRIVATE_OPTIONS_MAX; n++)
 		p->options[n] = options[n];
 	if (run->o.n_threads)
 		snprintf(p->threads, sizeof(p->threads), "%u", run->o.n_threads);
 	/* The path of a socket has 108 bytes at most. */
-	if (snprintf(p->directory, sizeof(p->directory), "%s/kvd-bench-XXXXXX", base && *base ? base : "/tmp") > 90) {
+	if (snprintf(p->directory, sizeof(p->directory), "%s/kvd-bench-XXXXXX",
+		     base && *base ? base : "/tmp") > 90) {
 		p->directory[0] = '\0';
 		return diag_set(diag, -ENAMETOOLONG, "the name of the folder for temporary files is too long");
 	}

@@ -2,9 +2,10 @@
 /*
  * private.h - a daemon of our own, on a socket and with a state directory that nobody else has.
  *
- * The program is $KVD_DAEMON, or `kvd` beside this one, or in ../sbin of its directory, or in PATH.  It is asked to keep
- * descriptors by us as its service manager (sd_notify(3), FDSTORE=1), so that a restart can find what was in memory.
- * It ends with this program, whatever ends that; private_abort() ends it at once and removes its files.
+ * The program is $KVD_DAEMON, or `kvd` beside this one, or in ../sbin of its directory, or in PATH.  It is
+ * asked to keep descriptors by us as its service manager (sd_notify(3), FDSTORE=1), so that a restart can
+ * find what was in memory. It ends with this program, whatever ends that; private_abort() ends it at once and
+ * removes its files.
  *
  * Thread: one, but for private_abort(), which may come from any at any time; then nothing else is started.
  */

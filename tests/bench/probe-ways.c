@@ -13,43 +13,54 @@
 #ifdef __x86_64__
 
 /* Sums of a piece in `streams` parts side by side; each turn takes 8 registers, from each stream 8 / streams. */
-#define DEFINE_READ(NAME, TARGET, VECTOR, ZERO, LOAD, ADD, STREAMS, AHEAD, HINT)					\
-__attribute__((target(TARGET))) static uint64_t NAME(const char *piece)							\
-{															\
-	const size_t part = PROBE_PIECE / (STREAMS), each = N_SUMS / (STREAMS) * sizeof(VECTOR);			\
-	VECTOR s[N_SUMS];												\
-	uint64_t out[sizeof(VECTOR) / 8];										\
-															\
-	for (size_t k = 0; k < N_SUMS; k++)										\
-		s[k] = ZERO();												\
-	for (size_t at = 0; at < part; at += each) {									\
-		_Pragma("GCC unroll 8")											\
-		for (size_t k = 0; k < N_SUMS; k++) {									\
-			const char *p = piece + k % (STREAMS) * part + at + k / (STREAMS) * sizeof(VECTOR);		\
-															\
-			if ((AHEAD) && (size_t)(p - piece) % 64 == 0)							\
-				_mm_prefetch(p + (AHEAD), HINT);							\
-			s[k] = ADD(s[k], LOAD((const void *)p));							\
-		}													\
-	}														\
-	for (size_t k = 1; k < N_SUMS; k++)										\
-		s[0] = ADD(s[0], s[k]);											\
-	memcpy(out, &s[0], sizeof(out));										\
-	return out[0] + out[1];												\
+#define DEFINE_READ(NAME, TARGET, VECTOR, ZERO, LOAD, ADD, STREAMS, AHEAD, HINT) \
+__attribute__((target(TARGET))) static uint64_t NAME(const char *piece) \
+{ \
+	const size_t part = PROBE_PIECE / (STREAMS), each = N_SUMS / (STREAMS) * sizeof(VECTOR); \
+	VECTOR s[N_SUMS]; \
+	uint64_t out[sizeof(VECTOR) / 8]; \
+ \
+	for (size_t k = 0; k < N_SUMS; k++) \
+		s[k] = ZERO(); \
+	for (size_t at = 0; at < part; at += each) { \
+		_Pragma("GCC unroll 8") \
+		for (size_t k = 0; k < N_SUMS; k++) { \
+			const char *p = piece + k % (STREAMS) * part + at + k / (STREAMS) * sizeof(VECTOR); \
+ \
+			if ((AHEAD) && (size_t)(p - piece) % 64 == 0) \
+				_mm_prefetch(p + (AHEAD), HINT); \
+			s[k] = ADD(s[k], LOAD((const void *)p)); \
+		} \
+	} \
+	for (size_t k = 1; k < N_SUMS; k++) \
+		s[0] = ADD(s[0], s[k]); \
+	memcpy(out, &s[0], sizeof(out)); \
+	return out[0] + out[1]; \
 }
 
-DEFINE_READ(read_16, "sse2", __m128i, _mm_setzero_si128, _mm_load_si128, _mm_add_epi64, 1, 0, _MM_HINT_T0)
-DEFINE_READ(read_16_ahead, "sse2", __m128i, _mm_setzero_si128, _mm_load_si128, _mm_add_epi64, 1, 2048, _MM_HINT_T0)
-DEFINE_READ(read_32, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 0, _MM_HINT_T0)
-DEFINE_READ(read_32_ahead, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 2048, _MM_HINT_T0)
-DEFINE_READ(read_32_nta, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 1, 1024, _MM_HINT_NTA)
-DEFINE_READ(read_32_2, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 2, 0, _MM_HINT_T0)
-DEFINE_READ(read_32_4, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 4, 0, _MM_HINT_T0)
-DEFINE_READ(read_32_4_ahead, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 4, 1024, _MM_HINT_T0)
-DEFINE_READ(read_32_8, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, 8, 0, _MM_HINT_T0)
-DEFINE_READ(read_64, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 1, 0, _MM_HINT_T0)
-DEFINE_READ(read_64_ahead, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 1, 2048, _MM_HINT_T0)
-DEFINE_READ(read_64_4, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, 4, 0, _MM_HINT_T0)
+#define READ_16(NAME, STREAMS, AHEAD, HINT) \
+	DEFINE_READ(NAME, "sse2", __m128i, _mm_setzero_si128, _mm_load_si128, _mm_add_epi64, STREAMS, AHEAD, HINT)
+#define READ_32(NAME, STREAMS, AHEAD, HINT) \
+	DEFINE_READ(NAME, "avx2", __m256i, _mm256_setzero_si256, _mm256_load_si256, _mm256_add_epi64, STREAMS, \
+		    AHEAD, HINT)
+#define READ_64(NAME, STREAMS, AHEAD, HINT) \
+	DEFINE_READ(NAME, "avx512f", __m512i, _mm512_setzero_si512, _mm512_load_si512, _mm512_add_epi64, STREAMS, \
+		    AHEAD, HINT)
+
+READ_16(read_16, 1, 0, _MM_HINT_T0)
+READ_16(read_16_ahead, 1, 2048, _MM_HINT_T0)
+READ_32(read_32, 1, 0, _MM_HINT_T0)
+READ_32(read_32_ahead, 1, 2048, _MM_HINT_T0)
+READ_32(read_32_nta, 1, 1024, _MM_HINT_NTA)
+READ_32(read_32_2, 2, 0, _MM_HINT_T0)
+READ_32(read_32_4, 4, 0, _MM_HINT_T0)
+READ_32(read_32_4_ahead, 4, 1024, _MM_HINT_T0)
+READ_32(read_32_8, 8, 0, _MM_HINT_T0)
+READ_32(read_32_8_ahead, 8, 512, _MM_HINT_T0)
+READ_64(read_64, 1, 0, _MM_HINT_T0)
+READ_64(read_64_ahead, 1, 2048, _MM_HINT_T0)
+READ_64(read_64_4, 4, 0, _MM_HINT_T0)
+READ_64(read_64_8, 8, 0, _MM_HINT_T0)
 
 /* The widest come last; as many of them count as the CPU has. */
 static const struct probe_read_way read_ways[] = {
@@ -62,13 +73,15 @@ static const struct probe_read_way read_ways[] = {
 	{ "32-byte loads, 4 streams", read_32_4 },
 	{ "32-byte loads, 4 streams, prefetch", read_32_4_ahead },
 	{ "32-byte loads, 8 streams", read_32_8 },
+	{ "32-byte loads, 8 streams, prefetch", read_32_8_ahead },
 	{ "64-byte loads", read_64 },
 	{ "64-byte loads, prefetch", read_64_ahead },
 	{ "64-byte loads, 4 streams", read_64_4 },
+	{ "64-byte loads, 8 streams", read_64_8 },
 };
 #define N_WAYS_16 2u
-#define N_WAYS_32 9u
-#define N_WAYS_64 12u
+#define N_WAYS_32 10u
+#define N_WAYS_64 14u
 
 uint32_t probe_read_ways(const struct probe_read_way **ways)
 {
@@ -147,6 +160,30 @@ __attribute__((target("avx512f,avx512vnni"))) static uint64_t int8_vnni(uint32_t
 	return out[0];
 }
 
+__attribute__((target("avx512f,avx512bw"))) static uint64_t int8_avx512(uint32_t turns)
+{
+	const __m512i ones = _mm512_set1_epi16(1);
+	__m512i a = _mm512_set1_epi8((char)operand_byte), b = a, s[CHAINS];
+	uint64_t out[8];
+
+	for (uint32_t k = 0; k < CHAINS; k++)
+		s[k] = _mm512_setzero_si512();
+	for (uint32_t i = 0; i < turns; i++) {
+		__asm__ volatile("" : "+v"(a), "+v"(b));
+#pragma GCC unroll 12
+		for (uint32_t k = 0; k < CHAINS; k++) {
+			__m512i words = _mm512_maddubs_epi16(a, b);
+
+			__asm__ volatile("" : "+v"(words));
+			s[k] = _mm512_add_epi32(s[k], _mm512_madd_epi16(words, ones));
+		}
+	}
+	for (uint32_t k = 1; k < CHAINS; k++)
+		s[0] = _mm512_add_epi32(s[0], s[k]);
+	memcpy(out, &s[0], sizeof(out));
+	return out[0];
+}
+
 __attribute__((target("avx512f"))) static uint64_t fma_avx512(uint32_t turns)
 {
 	__m512 a = _mm512_set1_ps(operand_float), b = a, s[CHAINS];
@@ -166,30 +203,39 @@ __attribute__((target("avx512f"))) static uint64_t fma_avx512(uint32_t turns)
 	return out[0];
 }
 
-static bool has(const char *level)
-{
-	if (!strcmp(level, "avx512vnni"))
-		return __builtin_cpu_supports("avx512vnni");
-	if (!strcmp(level, "avx512"))
-		return __builtin_cpu_supports("avx512f");
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-/* The best first. */
+/* The best first, by the level of the backend from which on it is used. */
 static const struct probe_arithmetic_way arithmetic_ways[] = {
 	{ "vpdpbusd, 64 bytes", "avx512vnni", PROBE_INT8, 64 * CHAINS, int8_vnni },
+	{ "vpmaddubsw, vpmaddwd and vpaddd, 64 bytes", "avx512", PROBE_INT8, 64 * CHAINS, int8_avx512 },
 	{ "vpmaddubsw, vpmaddwd and vpaddd, 32 bytes", "avx2", PROBE_INT8, 32 * CHAINS, int8_avx2 },
 	{ "vfmadd, 16 floats", "avx512", PROBE_FMA, 16 * CHAINS, fma_avx512 },
 	{ "vfmadd, 8 floats", "avx2", PROBE_FMA, 8 * CHAINS, fma_avx2 },
 };
 
+/* 0 to 2; a level that is not known here has all that the machine has. */
+static int rank_of(const char *level)
+{
+	return !strcmp(level, "avx2") ? 0 : !strcmp(level, "avx512") ? 1 : 2;
+}
+
+static bool has(const char *level)
+{
+	switch (rank_of(level)) {
+	case 0:
+		return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+	case 1:
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
+	default:
+		return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni");
+	}
+}
+
 const struct probe_arithmetic_way *probe_arithmetic_way(enum probe_kind kind, const char *level)
 {
 	for (size_t i = 0; i < sizeof(arithmetic_ways) / sizeof(arithmetic_ways[0]); i++) {
 		const struct probe_arithmetic_way *way = &arithmetic_ways[i];
-		bool narrow = level && !strcmp(level, "avx2");
 
-		if (way->kind == kind && has(way->level) && (!narrow || !strcmp(way->level, "avx2")))
+		if (way->kind == kind && has(way->level) && (!level || rank_of(way->level) <= rank_of(level)))
 			return way;
 	}
 	return NULL;

@@ -2,10 +2,10 @@
 /*
  * probe-ways.h - the loops of probe.h.
  *
- * A loop that reads has eight sums at least, so that additions wait for loads and not for each other.  Streams are
- * equal parts of a piece that are read side by side: more pages are open in memory, and more of the hardware's
- * prefetchers at work.  An arithmetic loop keeps as many chains of additions as hide an instruction's latency (4 or
- * 5 cycles, two a cycle), all in registers.
+ * A loop that reads has eight sums at least, so that additions wait for loads and not for each other. Streams
+ * are equal parts of a piece that are read side by side: more pages are open in memory, and more of the
+ * hardware's prefetchers at work.  An arithmetic loop keeps as many chains of additions as hide an
+ * instruction's latency (4 or 5 cycles, two a cycle), all in registers.
  */
 #ifndef KVD_BENCH_PROBE_WAYS_H
 #define KVD_BENCH_PROBE_WAYS_H

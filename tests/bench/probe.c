@@ -172,7 +172,8 @@ int probe_read_best(struct probe *p, uint64_t bytes, uint32_t tries, double *rat
 	return 0;
 }
 
-int probe_arithmetic(uint32_t n_threads, enum probe_kind kind, const char *level, double *rate, const char **what)
+int probe_arithmetic(uint32_t n_threads, enum probe_kind kind, const char *level, double *rate,
+		     const char **what)
 {
 	const struct probe_arithmetic_way *way = probe_arithmetic_way(kind, level);
 	struct task t = { .n = 4 * n_threads };

@@ -15,16 +15,16 @@ static const struct {
 	double asked;
 } wanted[] = {
 	{ "F16 KV against no cache, tokens/s", "compare", "tokens_per_s", "F16 KV", "no cache", false, 4.8 },
-	{ "F16 weights + F16 KV against no cache, tokens/s", "compare", "tokens_per_s", "F16 weights + F16 KV",
-	  "F16 weights, no cache", false, 4.8 },
-	{ "Q8_0 weights + Q8 KV against F16 + F16, tokens/s", "compare", "tokens_per_s", "Q8_0 weights + Q8 KV",
-	  "F16 weights + F16 KV", false, 0 },
-	{ "Q4_0 weights + Q4 KV against F16 + F16, tokens/s", "compare", "tokens_per_s", "Q4_0 weights + Q4 KV",
-	  "F16 weights + F16 KV", false, 0 },
-	{ "Q8 KV against F16 KV, tokens/s at context 8,000", "context", "tokens_per_s", "Q8, 8000", "F16, 8000", false,
-	  1.1 },
-	{ "Q4 KV against F16 KV, tokens/s at context 8,000", "context", "tokens_per_s", "Q4, 8000", "F16, 8000", false,
-	  1.2 },
+	{ "F16 weights + F16 KV against no cache, tokens/s", "compare", "tokens_per_s",
+	  "F16 weights + F16 KV", "F16 weights, no cache", false, 4.8 },
+	{ "Q8_0 weights + Q8 KV against F16 + F16, tokens/s", "compare", "tokens_per_s",
+	  "Q8_0 weights + Q8 KV", "F16 weights + F16 KV", false, 0 },
+	{ "Q4_0 weights + Q4 KV against F16 + F16, tokens/s", "compare", "tokens_per_s",
+	  "Q4_0 weights + Q4 KV", "F16 weights + F16 KV", false, 0 },
+	{ "Q8 KV against F16 KV, tokens/s at context 8,000", "context", "tokens_per_s", "Q8, 8000",
+	  "F16, 8000", false, 1.1 },
+	{ "Q4 KV against F16 KV, tokens/s at context 8,000", "context", "tokens_per_s", "Q4, 8000",
+	  "F16, 8000", false, 1.2 },
 	{ "batch 8 against batch 1, tokens/s", "batch", "tokens_per_s", "8", "1", false, 5.3 },
 	{ "KV memory saved by Q8 at 8,000 tokens", "context", "kv_mb", "Q8, 8000", "F16, 8000", true, 45 },
 	{ "KV memory saved by Q4 at 8,000 tokens", "context", "kv_mb", "Q4, 8000", "F16, 8000", true, 67 },
@@ -32,10 +32,12 @@ static const struct {
 	{ "perplexity of Q4 KV against F16 KV", "compare", "perplexity", "Q4 KV", "F16 KV", false, 0 },
 	{ "HTTP against shared memory, 8 streams, tokens/s", "http", "tokens_per_s", "HTTP, 8 streams",
 	  "shared memory, 8 streams", false, 0 },
-	{ "first token of a prompt, cold against cached, ms", "first-token", "ms", "cold", "cached", false, 0 },
+	{ "first token of a prompt, cold against cached, ms", "first-token", "ms", "cold", "cached", false,
+	  0 },
 };
 
-static const struct series *find(const struct results *r, const char *table, const char *row, const char *column)
+static const struct series *find(const struct results *r, const char *table, const char *row,
+				 const char *column)
 {
 	const struct row *found = results_row(r, table, row);
 

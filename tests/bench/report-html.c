@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One page that needs nothing else: no scripts, no style sheets, no pictures from outside; the JSON is inside. */
+/* One page that needs nothing else: no scripts, no style sheets, no pictures from outside; the JSON is
+ * inside. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,16 @@ static const char style[] =
 	"dt { color: #555; } dd { margin: 0; }\n"
 	".wide { overflow-x: auto; }\n"
 	"table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n"
-	"th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }\n"
+	"th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; white-space: "
+	"nowrap; }\n"
 	"th:first-child, td:first-child { text-align: left; }\n"
 	"thead th { border-bottom: 2px solid #888; } tbody th { font-weight: normal; }\n"
 	"td small { display: block; color: #666; font-size: .8em; }\n"
 	"td.missing { text-align: left; white-space: normal; color: #555; font-style: italic; }\n"
 	"p.note { color: #555; font-size: .9rem; margin: .4rem 0; max-width: 48rem; }\n"
 	"svg { max-width: 100%; height: auto; margin: 1rem 0 .4rem; display: block; }\n"
-	"details { margin-top: 3rem; } pre { overflow-x: auto; font-size: .75rem; background: #f6f6f6; padding: 1rem; }\n";
+	"details { margin-top: 3rem; } pre { overflow-x: auto; font-size: .75rem; background: #f6f6f6; "
+	"padding: 1rem; }\n";
 
 void report_escaped(FILE *out, const char *text)
 {
@@ -62,15 +65,19 @@ static void head(FILE *out, const struct results *r)
 		snprintf(text, sizeof(text), "%s, %.0f M parameters, %.1f MB of weights in memory", r->arch,
 			 (double)r->n_params / 1e6, (double)r->weight_bytes / 1e6);
 		item(out, "model", text);
-		snprintf(text, sizeof(text), "%s, level %s, %u threads; blocks of %u tokens, prompt chunks of %u", r->backend,
+		snprintf(text, sizeof(text),
+			 "%s, level %s, %u threads; blocks of %u tokens, prompt chunks of %u", r->backend,
 			 r->level, r->n_threads, r->block_tokens, r->chunk);
 		item(out, "backend", text);
 	}
 	snprintf(text, sizeof(text), "kvd-bench %s, %s", r->version, r->date);
 	item(out, "made by", text);
 	fputs("</dl>\n", out);
-	fprintf(out, "<p class=\"note\">Figures are medians of up to %u rounds in which everything of a table takes its turn; below "
-		"them the least and the most.%s</p>\n", r->rounds, r->interrupted ? " The run was interrupted." : "");
+	fprintf(out,
+		"<p class=\"note\">Figures are medians of up to %u rounds in which everything of a table "
+		"takes its turn; below "
+		"them the least and the most.%s</p>\n",
+		r->rounds, r->interrupted ? " The run was interrupted." : "");
 }
 
 static void cell(FILE *out, const struct series *s, int decimals, const char *unit)
@@ -130,8 +137,11 @@ static void ratios(FILE *out, const struct results *r)
 {
 	if (!r->n_ratios)
 		return;
-	fputs("<h2 id=\"ratios\">ratios <small>within a round</small></h2>\n<div class=\"wide\"><table>\n<thead><tr><th></th>"
-	      "<th scope=\"col\">median</th><th scope=\"col\">asked for, at least</th></tr></thead>\n<tbody>\n", out);
+	fputs("<h2 id=\"ratios\">ratios <small>within a round</small></h2>\n<div "
+	      "class=\"wide\"><table>\n<thead><tr><th></th>"
+	      "<th scope=\"col\">median</th><th scope=\"col\">asked for, at "
+	      "least</th></tr></thead>\n<tbody>\n",
+	      out);
 	for (uint32_t i = 0; i < r->n_ratios; i++) {
 		const struct ratio *x = &r->ratios[i];
 		const char *unit = x->is_percent ? " %" : "";
@@ -172,7 +182,9 @@ int report_html(FILE *out, const struct results *r)
 	for (uint32_t i = 0; i < r->n_tables; i++)
 		table(out, r->tables[i]);
 	data(out, json);
-	fputs("<p class=\"note\">The figures as JSON are in this page, in the element <code>results</code>; kvctl(1) says what "
-	      "they are.</p>\n</body>\n</html>\n", out);
+	fputs("<p class=\"note\">The figures as JSON are in this page, in the element <code>results</code>; "
+	      "kvctl(1) says what "
+	      "they are.</p>\n</body>\n</html>\n",
+	      out);
 	return 0;
 }

@@ -21,8 +21,8 @@ static json_t *series(const struct series *s)
 	series_range(s, &least, &most);
 	for (uint32_t i = 0; i < s->n; i++)
 		json_array_append_new(samples, json_real(s->rate[i]));
-	return json_pack("{s:f, s:f, s:f, s:o}", "median", series_median(s), "min", least, "max", most, "samples",
-			 samples);
+	return json_pack("{s:f, s:f, s:f, s:o}", "median", series_median(s), "min", least, "max", most,
+			 "samples", samples);
 }
 
 static json_t *row(const struct table *t, const struct row *row)
@@ -71,22 +71,24 @@ static json_t *ratio(const struct ratio *x)
 static json_t *document(const struct results *r)
 {
 	json_t *tables = json_array(), *ratios = json_array();
-	json_t *machine = json_pack("{s:o, s:i, s:I, s:o}", "cpu", text(r->machine.cpu), "cpus",
-				    (int)r->machine.n_cpus, "memory_bytes", (json_int_t)r->machine.memory, "kernel",
-				    text(r->machine.kernel));
-	json_t *model = r->model[0] ? json_pack("{s:o, s:o, s:I, s:I}", "name", text(r->model), "arch", text(r->arch),
-						"parameters", (json_int_t)r->n_params, "weight_bytes",
-						(json_int_t)r->weight_bytes) : json_null();
+	json_t *machine =
+		json_pack("{s:o, s:i, s:I, s:o}", "cpu", text(r->machine.cpu), "cpus", (int)r->machine.n_cpus,
+			  "memory_bytes", (json_int_t)r->machine.memory, "kernel", text(r->machine.kernel));
+	json_t *model = r->model[0] ? json_pack("{s:o, s:o, s:I, s:I}", "name", text(r->model), "arch",
+						text(r->arch), "parameters", (json_int_t)r->n_params,
+						"weight_bytes", (json_int_t)r->weight_bytes)
+				    : json_null();
 
 	for (uint32_t i = 0; i < r->n_tables; i++)
 		json_array_append_new(tables, table(r->tables[i]));
 	for (uint32_t i = 0; i < r->n_ratios; i++)
 		json_array_append_new(ratios, ratio(&r->ratios[i]));
-	return json_pack("{s:s, s:i, s:s, s:s, s:o, s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:o, s:o}", "program",
-			 "kvd-bench", "schema", REPORT_SCHEMA, "version", r->version, "date", r->date, "machine",
-			 machine, "model", model, "backend", r->backend, "level", r->level, "threads",
-			 (int)r->n_threads, "rounds", (int)r->rounds, "block_tokens", (int)r->block_tokens, "chunk",
-			 (int)r->chunk, "interrupted", r->interrupted, "tables", tables, "ratios", ratios);
+	return json_pack("{s:s, s:i, s:s, s:s, s:o, s:o, s:s, s:s, s:i, s:i, s:i, s:i, s:b, s:o, s:o}",
+			 "program", "kvd-bench", "schema", REPORT_SCHEMA, "version", r->version, "date",
+			 r->date, "machine", machine, "model", model, "backend", r->backend, "level",
+			 r->level, "threads", (int)r->n_threads, "rounds", (int)r->rounds, "block_tokens",
+			 (int)r->block_tokens, "chunk", (int)r->chunk, "interrupted", r->interrupted,
+			 "tables", tables, "ratios", ratios);
 }
 
 char *report_json(const struct results *r)

@@ -125,8 +125,8 @@ void report_head(FILE *out, const struct results *r)
 		return;
 	fprintf(out, "model    %s: %s, %.0f M parameters, %.1f MB of weights in memory\n", r->model, r->arch,
 		(double)r->n_params / 1e6, (double)r->weight_bytes / 1e6);
-	fprintf(out, "backend  %s, level %s, %u threads; blocks of %u tokens, prompt chunks of %u\n", r->backend,
-		r->level, r->n_threads, r->block_tokens, r->chunk);
+	fprintf(out, "backend  %s, level %s, %u threads; blocks of %u tokens, prompt chunks of %u\n",
+		r->backend, r->level, r->n_threads, r->block_tokens, r->chunk);
 	fprintf(out, "medians of up to %u rounds, below them the least and the most\n", r->rounds);
 }
 

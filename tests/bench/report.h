@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * report.h - results in a form: text for people, JSON for programs (its members are in kvctl(1)), and one page of
- * HTML that needs nothing else, with the JSON in it.
+ * report.h - results in a form: text for people, JSON for programs (its members are in kvctl(1)), and one
+ * page of HTML that needs nothing else, with the JSON in it.
  *
  * The caller holds results_lock(), or is alone.
  */

@@ -87,8 +87,8 @@ void results_free(struct results *r)
 	free(r);
 }
 
-int results_table(struct results *r, const char *name, const char *title, const struct column *columns, uint32_t n,
-		  struct table **out)
+int results_table(struct results *r, const char *name, const char *title, const struct column *columns,
+		  uint32_t n, struct table **out)
 {
 	struct table *t = calloc(1, sizeof(*t));
 
@@ -196,8 +196,8 @@ const struct row *results_row(const struct results *r, const char *table, const 
 	return NULL;
 }
 
-void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b, bool percent,
-		   double asked)
+void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
+		   bool percent, double asked)
 {
 	struct ratio *ratio = &r->ratios[r->n_ratios];
 	uint32_t n = a && b ? MIN(a->n, b->n) : 0;

@@ -2,9 +2,10 @@
 /*
  * results.h - what was measured: tables of series, and ratios between them, without a form.
  *
- * Rows and columns are added as they come to be known, so that at any time what is there can be shown: Ctrl-C ends a
- * run with that.  Whoever changes something holds the lock (results_lock()), and the functions here that change
- * something take it themselves.  A series is fed by cell_add(); the pointers to tables and rows stay valid.
+ * Rows and columns are added as they come to be known, so that at any time what is there can be shown: Ctrl-C
+ * ends a run with that.  Whoever changes something holds the lock (results_lock()), and the functions here
+ * that change something take it themselves.  A series is fed by cell_add(); the pointers to tables and rows
+ * stay valid.
  *
  * Thread: any.
  */
@@ -97,8 +98,8 @@ void results_lock(void);
 void results_unlock(void);
 
 /* -ENOMEM; name, head and the like live as long as the program. */
-int results_table(struct results *r, const char *name, const char *title, const struct column *columns, uint32_t n,
-		  struct table **out);
+int results_table(struct results *r, const char *name, const char *title, const struct column *columns,
+		  uint32_t n, struct table **out);
 /* A further row; NULL: there are too many. */
 __attribute__((format(printf, 3, 4)))
 struct row *table_row(struct table *t, double x, const char *fmt, ...);
@@ -114,10 +115,10 @@ void table_whole(struct table *t);
 /* NULL: it is not there, or has no such value. */
 const struct row *results_row(const struct results *r, const char *table, const char *row);
 /*
- * a / b by rounds: the n-th of the one by the n-th of the other.  Nothing where one of them is missing.  percent:
- * 100 * (1 - a / b), what is saved.
+ * a / b by rounds: the n-th of the one by the n-th of the other.  Nothing where one of them is missing.
+ * percent: 100 * (1 - a / b), what is saved.
  */
-void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b, bool percent,
-		   double asked);
+void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
+		   bool percent, double asked);
 
 #endif

@@ -9,14 +9,17 @@
 #include "ipc/base/clock.h"
 #include "tests/bench/tables.h"
 
-/* In the order in which they are measured: what needs a daemon comes last, since it loads the model once more. */
+/* In the order in which they are measured: what needs a daemon comes last, since it loads the model once
+ * more. */
 const struct table_def table_defs[] = {
 	{ "limits", "prefill and decoding beside what memory and arithmetic can do", false, limits_run,
 	  limits_seconds },
-	{ "compare", "no cache against keys and values in F16, Q8 and Q4", false, compare_run, compare_seconds },
+	{ "compare", "no cache against keys and values in F16, Q8 and Q4", false, compare_run,
+	  compare_seconds },
 	{ "batch", "1 to 32 sequences at once", false, batch_run, batch_seconds },
 	{ "context", "decoding at contexts of 0 to 8,000 tokens", false, context_run, context_seconds },
-	{ "layout", "sizes of blocks, and how keys and values lie in them", false, layout_run, layout_seconds },
+	{ "layout", "sizes of blocks, and how keys and values lie in them", false, layout_run,
+	  layout_seconds },
 	{ "clients", "programs that share a prefix", true, clients_run, clients_seconds },
 	{ "first-token", "the first token: cold, cached, after a restart", true, first_run, first_seconds },
 	{ "http", "shared memory against HTTP", true, http_run, http_seconds },
@@ -72,7 +75,8 @@ bool round_begins(struct run *run, struct table *t, uint32_t i, uint32_t n)
 	return true;
 }
 
-struct lane_options lane_options_of(const struct run *run, enum kb_kv_type type, uint32_t n_ctx, uint32_t n_seqs)
+struct lane_options lane_options_of(const struct run *run, enum kb_kv_type type, uint32_t n_ctx,
+				    uint32_t n_seqs)
 {
 	return (struct lane_options){
 		.kv_type = type,
@@ -92,7 +96,8 @@ int open_lane_for(struct run *run, struct subject *s, const struct lane_options 
 	*out = NULL;
 	/* A quarter stays free: workspaces, and other programs. */
 	if (!memory_left(&left) && need > left / 4 * 3) {
-		row_missing(row, "needs %.1f GB of memory, %.1f GB are free", (double)need / 1e9, (double)left / 1e9);
+		row_missing(row, "needs %.1f GB of memory, %.1f GB are free", (double)need / 1e9,
+			    (double)left / 1e9);
 		return 0;
 	}
 	r = lane_open(out, s, options);

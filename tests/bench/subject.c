@@ -19,8 +19,8 @@ int subject_open(struct subject **out, const struct subject_options *options, st
 		return -ENOMEM;
 	r = kb_cpu_open(&co, &s->be);
 	if (r < 0)
-		return diag_set(diag, r, "the CPU backend at level %s: %s", options->level ? options->level : "best",
-				strerror(-r));
+		return diag_set(diag, r, "the CPU backend at level %s: %s",
+				options->level ? options->level : "best", strerror(-r));
 	s->n_threads = s->be->ops->n_threads(s->be);
 	fd = open(options->file, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)

@@ -33,7 +33,8 @@ int subject_open(struct subject **out, const struct subject_options *options, st
 void subject_close(struct subject *s);	/* its lanes are gone */
 CLEANUP_DEFINE(struct subject, subject_close)
 
-/* Multiplications that one token needs in products with weights; without attention, and without the output head. */
+/* Multiplications that one token needs in products with weights; without attention, and without the output
+ * head. */
 uint64_t subject_products(const struct subject *s);
 /* The same of the output head. */
 uint64_t subject_head_products(const struct subject *s);

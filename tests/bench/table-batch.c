@@ -13,8 +13,9 @@ static const uint32_t sizes[] = { 1, 2, 4, 8, 16, BATCH_MAX };
 enum { TOKENS, EACH, P50, P99, OF_ONE };
 
 static const struct column columns[] = {
-	{ "tokens_per_s", "tokens/s", 1 }, { "tokens_per_s_each", "each", 1 }, { "ms_per_step_p50", "ms, p50", 2 },
-	{ "ms_per_step_p99", "ms, p99", 2 }, { "of_one", "of one", 2 },
+	{ "tokens_per_s", "tokens/s", 1 },   { "tokens_per_s_each", "each", 1 },
+	{ "ms_per_step_p50", "ms, p50", 2 }, { "ms_per_step_p99", "ms, p99", 2 },
+	{ "of_one", "of one", 2 },
 };
 
 static int measure(struct run *run, struct lane *lane, uint32_t n_seqs, struct row *row, double *ns)
@@ -44,8 +45,10 @@ int batch_run(struct run *run)
 	_cleanup_(freep) double *ns = calloc(run->o.tokens, sizeof(*ns));
 	struct row *rows[ARRAY_SIZE(sizes)];
 	struct table *t;
-	int r = ns ? results_table(run->results, "batch", "sequences that are decoded at once, from context 0, F16 KV",
-				   columns, ARRAY_SIZE(columns), &t) : -ENOMEM;
+	int r = ns ? results_table(run->results, "batch",
+				   "sequences that are decoded at once, from context 0, F16 KV", columns,
+				   ARRAY_SIZE(columns), &t)
+		   : -ENOMEM;
 
 	if (r)
 		return r;
@@ -65,7 +68,8 @@ int batch_run(struct run *run)
 		for (uint32_t i = 0; !r && i < ARRAY_SIZE(sizes); i++)
 			r = measure(run, lane, sizes[i], rows[i], ns);
 		for (uint32_t i = 0; !r && i < ARRAY_SIZE(sizes); i++)
-			cell_add(rows[i], OF_ONE, rows[i]->cells[TOKENS].rate[k] / rows[0]->cells[TOKENS].rate[k]);
+			cell_add(rows[i], OF_ONE,
+				 rows[i]->cells[TOKENS].rate[k] / rows[0]->cells[TOKENS].rate[k]);
 	}
 	table_note(t, "%u tokens of each sequence in a round.", run->o.tokens);
 	if (!r)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Programs at once whose prompts begin with the same text, through a daemon: the common part is computed once.  As a
- * comparison, as many programs of which each has a text of its own.
+ * Programs at once whose prompts begin with the same text, through a daemon: the common part is computed
+ * once.  As a comparison, as many programs of which each has a text of its own.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -26,8 +26,10 @@ static const struct load {
 enum { FIRST, FIRST_WORST, ALL, TOKENS, COMPUTED };
 
 static const struct column columns[] = {
-	[FIRST] = { "first_token_ms", "first token, ms", 1 }, [FIRST_WORST] = { "first_token_ms_worst", "the last's, ms", 1 },
-	[ALL] = { "all_s", "all done, s", 3 }, [TOKENS] = { "tokens_per_s", "tokens/s", 1 },
+	[FIRST] = { "first_token_ms", "first token, ms", 1 },
+	[FIRST_WORST] = { "first_token_ms_worst", "the last's, ms", 1 },
+	[ALL] = { "all_s", "all done, s", 3 },
+	[TOKENS] = { "tokens_per_s", "tokens/s", 1 },
 	[COMPUTED] = { "computed_tokens", "computed", 0 },
 };
 
@@ -87,7 +89,8 @@ static void add_rows(struct clients *c)
 		const struct load *l = &loads[i];
 
 		c->rows[i] = table_row(c->table, l->n_clients, "%s prefix of %u, %u client%s",
-				       l->shared ? "shared" : "own", l->prefix, l->n_clients, l->n_clients > 1 ? "s" : "");
+				       l->shared ? "shared" : "own", l->prefix, l->n_clients,
+				       l->n_clients > 1 ? "s" : "");
 	}
 }
 
@@ -119,7 +122,8 @@ static int start(struct clients *c)
 int clients_run(struct run *run)
 {
 	struct clients c = { .run = run, .seed = 1, .daemon = { .pid = -1, .notify = -1 } };
-	int r = results_table(run->results, "clients", "programs at once, each with a prompt and its own last words", columns,
+	int r = results_table(run->results, "clients",
+			      "programs at once, each with a prompt and its own last words", columns,
 			      ARRAY_SIZE(columns), &c.table);
 
 	if (r)
@@ -135,9 +139,13 @@ int clients_run(struct run *run)
 		request_close(&c.requests[i]);
 	private_deinit(&c.daemon);
 	free(c.ids);
-	table_note(c.table, "A prompt is the prefix and %u tokens of its own; %u tokens of answer each; prefixes are new in every "
-		   "round.  first token: of the client in the middle, and of the last one.  computed: prompt tokens that no "
-		   "cache had.", TAIL, run->o.tokens);
+	table_note(c.table,
+		   "A prompt is the prefix and %u tokens of its own; %u tokens of answer each; prefixes are "
+		   "new in every "
+		   "round.  first token: of the client in the middle, and of the last one.  computed: prompt "
+		   "tokens that no "
+		   "cache had.",
+		   TAIL, run->o.tokens);
 	if (r >= 0)
 		table_whole(c.table);
 	return MIN(r, 0);
@@ -147,5 +155,6 @@ double clients_seconds(const struct run *run)
 {
 	double prompts = 3 * 256 + 3 * 1024 + 8 * (256 + 1024);
 
-	return 2 + MIN(run->o.rounds, ROUNDS_MAX) * (prefill_seconds(run, prompts) + decode_seconds(run, 18.0 * run->o.tokens));
+	return 2 + MIN(run->o.rounds, ROUNDS_MAX) *
+			   (prefill_seconds(run, prompts) + decode_seconds(run, 18.0 * run->o.tokens));
 }

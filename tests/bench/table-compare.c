@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The comparison: one request of `input` prompt tokens and `output` tokens of answer, without a cache of keys and
- * values (each token computes all that is before it again) and with one, of each type.
+ * The comparison: one request of `input` prompt tokens and `output` tokens of answer, without a cache of keys
+ * and values (each token computes all that is before it again) and with one, of each type.
  *
- * Rows of one model take turns; a synthetic model comes in several types of weights, which take turns too where
- * memory has room for all of them.  What would take too long is sampled at positions spread evenly over the answer
- * (compare-measure.c), which a note says.
+ * Rows of one model take turns; a synthetic model comes in several types of weights, which take turns too
+ * where memory has room for all of them.  What would take too long is sampled at positions spread evenly over
+ * the answer (compare-measure.c), which a note says.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -157,8 +157,8 @@ static void refuse_large(struct compare *c)
 		synthetic_with(c->run->o.synthetic, c->kinds[i].weights, what, sizeof(what));
 		if (synthetic_file_bytes(what, &bytes, NULL) || memory_left(&left) || bytes < left / 10 * 9)
 			continue;
-		row_missing(c->rows[i], "the weights need %.1f GB of memory, %.1f GB are free", (double)bytes / 1e9,
-			    (double)left / 1e9);
+		row_missing(c->rows[i], "the weights need %.1f GB of memory, %.1f GB are free",
+			    (double)bytes / 1e9, (double)left / 1e9);
 	}
 }
 
@@ -173,8 +173,9 @@ static int run_synthetic(struct compare *c)
 	if (all_fit(c)) {
 		r = run_rows(c, 0, N_KINDS);
 	} else {
-		table_note(c->table, "The weights have no room side by side: rows of other weights were measured one after "
-			   "another, not in turn.");
+		table_note(c->table, "The weights have no room side by side: rows of other weights were "
+				     "measured one after "
+				     "another, not in turn.");
 		r = run_rows(c, 0, 2);
 		for (uint32_t i = 2; !r && i < N_KINDS; i++)
 			r = run_rows(c, i, i + 1);
@@ -195,7 +196,8 @@ int compare_run(struct run *run)
 	char title[160];
 	int r;
 
-	snprintf(title, sizeof(title), "one request, %u tokens of prompt and %u of answer", run->o.input, run->o.output);
+	snprintf(title, sizeof(title), "one request, %u tokens of prompt and %u of answer", run->o.input,
+		 run->o.output);
 	r = results_table(run->results, "compare", title, columns, ARRAY_SIZE(columns), &c.table);
 	if (r)
 		return r;
@@ -206,11 +208,14 @@ int compare_run(struct run *run)
 			row_missing(c.rows[i], "left out (--kv-type)");
 	}
 	r = run->o.synthetic ? run_synthetic(&c) : run_rows(&c, 0, N_KINDS);
-	table_note(c.table, "tokens/s: of the answer, from the request's begin to its last token, the prompt's time "
+	table_note(c.table,
+		   "tokens/s: of the answer, from the request's begin to its last token, the prompt's time "
 		   "included.  ms: for a token of the answer.");
-	table_note(c.table, "KV: kept between tokens for this one sequence at its end; whole blocks, scales and the open block "
-		   "counted.  Without a cache nothing is kept; what a token needs while it is computed is in the sum.  "
-		   "In all: weights, keys and values, and the step's own memory.");
+	table_note(c.table, "KV: kept between tokens for this one sequence at its end; whole blocks, scales "
+			    "and the open block "
+			    "counted.  Without a cache nothing is kept; what a token needs while it is "
+			    "computed is in the sum.  "
+			    "In all: weights, keys and values, and the step's own memory.");
 	if (!r)
 		table_whole(c.table);
 	return r;

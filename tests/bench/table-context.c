@@ -16,8 +16,9 @@ static const uint32_t contexts[] = { 0, 512, 1024, 2048, 4096, 8000 };
 enum { TOKENS, P50, P99, KV, READ };
 
 static const struct column columns[] = {
-	{ "tokens_per_s", "tokens/s", 1 }, { "ms_per_token_p50", "ms, p50", 2 }, { "ms_per_token_p99", "ms, p99", 2 },
-	{ "kv_mb", "KV, MB", 1 }, { "read_gb_per_s", "GB/s read", 1 },
+	{ "tokens_per_s", "tokens/s", 1 },    { "ms_per_token_p50", "ms, p50", 2 },
+	{ "ms_per_token_p99", "ms, p99", 2 }, { "kv_mb", "KV, MB", 1 },
+	{ "read_gb_per_s", "GB/s read", 1 },
 };
 
 struct kind {
@@ -97,7 +98,8 @@ static int rounds(struct run *run, struct table *t, struct kind *kinds)
 		for (uint32_t i = 0; i < N_CONTEXTS; i++)
 			for (uint32_t type = 0; !r && type < KV_TYPES; type++)
 				if (kinds[type].lane && kinds[type].rows[i])
-					r = measure(run, kinds[type].lane, contexts[i], kinds[type].rows[i], ns);
+					r = measure(run, kinds[type].lane, contexts[i], kinds[type].rows[i],
+						    ns);
 	}
 	return r;
 }
@@ -106,8 +108,8 @@ int context_run(struct run *run)
 {
 	struct kind kinds[KV_TYPES] = { 0 };
 	struct table *t;
-	int r = results_table(run->results, "context", "decoding of one sequence, by what it has behind it", columns,
-			      ARRAY_SIZE(columns), &t);
+	int r = results_table(run->results, "context", "decoding of one sequence, by what it has behind it",
+			      columns, ARRAY_SIZE(columns), &t);
 
 	if (r)
 		return r;
@@ -122,7 +124,9 @@ int context_run(struct run *run)
 		r = rounds(run, t, kinds);
 	for (uint32_t type = 0; type < KV_TYPES; type++)
 		lane_close(kinds[type].lane);
-	table_note(t, "%u tokens decoded in a round; KV: of that sequence, whole blocks, scales and the open block counted.",
+	table_note(t,
+		   "%u tokens decoded in a round; KV: of that sequence, whole blocks, scales and the open "
+		   "block counted.",
 		   run->o.tokens);
 	if (longest(run) < contexts[N_CONTEXTS - 1])
 		table_note(t, "Contexts up to %u: %s.", longest(run),
@@ -135,7 +139,9 @@ int context_run(struct run *run)
 double context_seconds(const struct run *run)
 {
 	double types = __builtin_popcount(run->o.kv_types), n = longest(run);
+	uint32_t n_contexts = N_CONTEXTS;
 
 	/* Attention makes long prompts slower, and late tokens: half as fast at the end, here. */
-	return types * (prefill_seconds(run, 1.6 * n) + run->o.rounds * decode_seconds(run, N_CONTEXTS * 2.0 * run->o.tokens));
+	return types * (prefill_seconds(run, 1.6 * n) +
+			run->o.rounds * decode_seconds(run, 2.0 * n_contexts * run->o.tokens));
 }

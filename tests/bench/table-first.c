@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long until the first token of a prompt that was computed before: by this process, or by an earlier one that left it in
- * memory (which the service manager, here ourselves, has kept) or on disk.
+ * How long until the first token of a prompt that was computed before: by this process, or by an earlier one
+ * that left it in memory (which the service manager, here ourselves, has kept) or on disk.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -125,8 +125,8 @@ static int start(struct first *f)
 int first_run(struct run *run)
 {
 	struct first f = { .run = run, .daemon = { .pid = -1, .notify = -1 } };
-	int r = results_table(run->results, "first-token", "from the request to the first token of a prompt", columns,
-			      ARRAY_SIZE(columns), &f.table);
+	int r = results_table(run->results, "first-token", "from the request to the first token of a prompt",
+			      columns, ARRAY_SIZE(columns), &f.table);
 
 	if (r)
 		return r;
@@ -138,8 +138,11 @@ int first_run(struct run *run)
 		r = round_once(&f, k);
 	private_deinit(&f.daemon);
 	if (f.n)
-		table_note(f.table, "A prompt of %u tokens, another one in every round.  After a restart: from readiness on, without "
-			   "the time of loading the model.", f.n);
+		table_note(f.table,
+			   "A prompt of %u tokens, another one in every round.  After a restart: from "
+			   "readiness on, without "
+			   "the time of loading the model.",
+			   f.n);
 	free(f.ids);
 	if (r >= 0)
 		table_whole(f.table);

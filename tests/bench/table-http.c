@@ -137,14 +137,20 @@ static int measure(struct http *h, const struct way *way, struct row *row)
 	struct stream streams[STREAMS_MAX];
 	_cleanup_(fd_closep) int epoll = epoll_create1(EPOLL_CLOEXEC);
 	struct load l = {
-		.transport = way->http ? &load_http : &load_ring, .address = address, .prompt = "Once upon a time",
-		.n_streams = way->n_streams, .n_requests = 1, .n_tokens = h->run->o.tokens, .epoll = epoll,
+		.transport = way->http ? &load_http : &load_ring,
+		.address = address,
+		.prompt = "Once upon a time",
+		.n_streams = way->n_streams,
+		.n_requests = 1,
+		.n_tokens = h->run->o.tokens,
+		.epoll = epoll,
 	};
 	double daemon, client;
 	uint64_t start;
 	bool good;
 
-	snprintf(address, sizeof(address), "%s%s", way->http ? "unix:" : "", way->http ? h->daemon.http : h->daemon.socket);
+	snprintf(address, sizeof(address), "%s%s", way->http ? "unix:" : "",
+		 way->http ? h->daemon.http : h->daemon.socket);
 	if (epoll < 0)
 		return -errno;
 	good = begin(&l, streams);
@@ -170,7 +176,8 @@ static int measure(struct http *h, const struct way *way, struct row *row)
 
 static int start_daemon(struct http *h)
 {
-	static const char *const options[] = { "--kv-memory", "512M", "--disk", "off", "--max-seqs", "16", NULL };
+	static const char *const options[] = { "--kv-memory", "512M", "--disk", "off",
+					       "--max-seqs",  "16",   NULL };
 	struct diag diag = DIAG_NULL;
 	int r = private_init(&h->daemon, h->run, options, &diag);
 
@@ -184,7 +191,8 @@ static int start_daemon(struct http *h)
 int http_run(struct run *run)
 {
 	struct http h = { .run = run, .daemon = { .pid = -1, .notify = -1 } };
-	int r = results_table(run->results, "http", "streams of tokens through shared memory and through HTTP", columns,
+	int r = results_table(run->results, "http",
+			      "streams of tokens through shared memory and through HTTP", columns,
 			      ARRAY_SIZE(columns), &h.table);
 
 	if (r)
@@ -204,8 +212,11 @@ int http_run(struct run *run)
 	private_deinit(&h.daemon);
 	free(gaps.gaps);
 	gaps.gaps = NULL;
-	table_note(h.table, "%u tokens of each stream; the prompt is cached, so that it is decoding that is measured.  us: processor "
-		   "time for a token, the daemon's with what it computes.  ms: between two tokens of a stream, as it reads them.",
+	table_note(h.table,
+		   "%u tokens of each stream; the prompt is cached, so that it is decoding that is measured. "
+		   " us: processor "
+		   "time for a token, the daemon's with what it computes.  ms: between two tokens of a "
+		   "stream, as it reads them.",
 		   run->o.tokens);
 	if (r >= 0)
 		table_whole(h.table);

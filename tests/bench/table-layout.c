@@ -60,7 +60,8 @@ int layout_run(struct run *run)
 	char title[160];
 	int r = ns ? 0 : -ENOMEM;
 
-	snprintf(title, sizeof(title), "tokens in a block of keys and values; a prompt of %u tokens, and decoding behind it",
+	snprintf(title, sizeof(title),
+		 "tokens in a block of keys and values; a prompt of %u tokens, and decoding behind it",
 		 context_of(run));
 	if (!r)
 		r = results_table(run->results, "layout", title, columns, ARRAY_SIZE(columns), &t);
@@ -91,7 +92,8 @@ int layout_run(struct run *run)
 
 double layout_seconds(const struct run *run)
 {
-	double n = 2 * N_SIZES;
+	uint32_t n = 2 * N_SIZES;
 
-	return run->o.rounds * n * (prefill_seconds(run, 1.2 * context_of(run)) + decode_seconds(run, 1.5 * run->o.tokens));
+	return run->o.rounds * n *
+	       (prefill_seconds(run, 1.2 * context_of(run)) + decode_seconds(run, 1.5 * run->o.tokens));
 }

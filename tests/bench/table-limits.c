@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefill and decoding beside what the machine can do: the bytes that decoding reads in a second by those that a
- * probe reads (probe.h), out of a buffer as large as what a step reads, since some of it may be in the caches; the multiplications of
- * prefill by those of a probe out of registers.  Probe and work follow each other in every round.
+ * Prefill and decoding beside what the machine can do: the bytes that decoding reads in a second by those
+ * that a probe reads (probe.h), out of a buffer as large as what a step reads, since some of it may be in the
+ * caches; the multiplications of prefill by those of a probe out of registers.  Probe and work follow each
+ * other in every round.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -194,20 +195,22 @@ static void note_ways(struct limits *l)
 		for (uint32_t k = 1; k < probe_n_ways(); k++)
 			best = l->wins[i][k] > l->wins[i][best] ? k : best;
 		if (l->probe_rows[i]->cells[READ].n)
-			table_note(l->table, "%s: the best of %u ways, most often: %s.", l->probe_rows[i]->name + 7,
-				   probe_n_ways(), probe_way(best));
+			table_note(l->table, "%s: the best of %u ways, most often: %s.",
+				   l->probe_rows[i]->name + 7, probe_n_ways(), probe_way(best));
 	}
 	if (l->instruction)
 		table_note(l->table, "8-bit integers: %s.", l->instruction);
-	table_note(l->table, "Read by decoding: all weights in each step, and keys and values; beside the probe that reads as "
-		   "much as the weights.  GMAC: of products with weights and of attention, beside 8-bit integers.");
+	table_note(l->table, "Read by decoding: all weights in each step, and keys and values; beside the "
+			     "probe that reads as "
+			     "much as the weights.  GMAC: of products with weights and of attention, beside "
+			     "8-bit integers.");
 }
 
 int limits_run(struct run *run)
 {
 	struct limits l = { .run = run };
-	int r = results_table(run->results, "limits", "prefill and decoding beside what the machine can do", columns,
-			      ARRAY_SIZE(columns), &l.table);
+	int r = results_table(run->results, "limits", "prefill and decoding beside what the machine can do",
+			      columns, ARRAY_SIZE(columns), &l.table);
 
 	if (r)
 		return r;

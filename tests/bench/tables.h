@@ -3,8 +3,8 @@
  * tables.h - what kvd-bench measures, table by table, and what they share.
  *
  * A table adds itself to the results, its rows, and then round by round a value to each cell.  What can't be
- * measured here (a type that the backend lacks, a context longer than the model's, memory that is not there) is a row
- * that says why.  Functions return 0, or -errno for what ends the whole run, which they have said.
+ * measured here (a type that the backend lacks, a context longer than the model's, memory that is not there)
+ * is a row that says why.  Functions return 0, or -errno for what ends the whole run, which they have said.
  *
  * Thread: main.
  */
@@ -94,12 +94,13 @@ __attribute__((format(printf, 1, 2)))
 void complain(const char *fmt, ...);
 
 /*
- * A lane for a row, NULL and 0 with the row's reason where this machine can't: not supported, or too little memory.
- * -errno: anything else.
+ * A lane for a row, NULL and 0 with the row's reason where this machine can't: not supported, or too little
+ * memory. -errno: anything else.
  */
 int open_lane_for(struct run *run, struct subject *s, const struct lane_options *options, struct row *row,
 		  struct lane **out);
-struct lane_options lane_options_of(const struct run *run, enum kb_kv_type type, uint32_t n_ctx, uint32_t n_seqs);
+struct lane_options lane_options_of(const struct run *run, enum kb_kv_type type, uint32_t n_ctx,
+				    uint32_t n_seqs);
 /* Opens a model as the options say.  synthetic: NAME:TYPE in place of theirs, or NULL. */
 int open_subject(const struct run *run, const char *synthetic, struct subject **out, struct diag *diag);
 /* Seconds of `n` tokens of prompt, and of decoding, by the rough rates. */
