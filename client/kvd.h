@@ -248,6 +248,8 @@ struct kvd_status {
 	uint64_t disk_bytes, disk_bytes_used, disk_blocks, disk_lookups, disk_hits;
 	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
 	char disk_trouble[128];
+	char kv_type[32];	/* of keys and values: "f16", "q8", "q4" */
+	uint64_t open_bytes;	/* beside the KV memory: blocks that are not full yet, where the type keeps them so (own: 0) */
 };
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 
@@ -261,6 +263,8 @@ struct kvd_model {
 	uint32_t percent;	/* how much is loaded */
 	uint32_t uid;		/* who had it loaded */
 	int is_default;		/* for requests that name none */
+	uint32_t block_tokens;	/* in a block of keys and values; 0: not known yet */
+	uint64_t block_bytes;	/* that it takes */
 };
 /* *models is malloc'd. */
 int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n);

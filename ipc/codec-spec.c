@@ -77,6 +77,7 @@ static const struct codec_field model_fields[] = {
 	STRING(msg_model, hash, CODEC_REQUIRED, CODEC_NAME, 0, KVD_HASH_MAX),
 	U32(msg_model, percent, CODEC_REQUIRED, 0, 100), ANY_U32(msg_model, uid),
 	BOOL(msg_model, is_default, CODEC_REQUIRED),
+	ANY_U32(msg_model, block_tokens), ANY_U64(msg_model, block_bytes),
 };
 ELEMENT(model_spec, struct msg_model, CODEC_MAP, model_fields);
 
@@ -356,6 +357,7 @@ static const struct codec_field status_reply_fields[] = {
 	U64(T, disk_read, CODEC_NOT_ZERO, 0), U64(T, disk_evicted, CODEC_NOT_ZERO, 0),
 	U64(T, disk_damaged, CODEC_NOT_ZERO, 0), U64(T, disk_errors, CODEC_NOT_ZERO, 0),
 	STRING(T, disk_trouble, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_TROUBLE_MAX),
+	WORD(T, kv_type), U64(T, open_bytes, CODEC_NOT_ZERO, 0),
 };
 #undef T
 

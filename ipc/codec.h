@@ -249,6 +249,8 @@ struct msg_status_reply {
 	uint64_t disk_bytes, disk_bytes_used, disk_blocks, disk_lookups, disk_hits;
 	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
 	const char *disk_trouble;	/* NULL: none */
+	const char *kv_type;
+	uint64_t open_bytes;
 };
 
 struct msg_model {
@@ -259,6 +261,8 @@ struct msg_model {
 	uint32_t percent;	/* loaded, 0..100 */
 	uint32_t uid;		/* who had it loaded */
 	bool is_default;	/* for requests that name none */
+	uint32_t block_tokens;	/* of keys and values; 0: not known yet */
+	uint64_t block_bytes;
 };
 
 struct msg_models_reply {

@@ -19,7 +19,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define KVD_PROTOCOL_VERSION 4
+#define KVD_PROTOCOL_VERSION 5
 
 /* Limits.  Sizes in bytes; of strings without the NUL that C adds. */
 #define KVD_MESSAGE_MAX 65536		/* one datagram, either way */

@@ -25,7 +25,7 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 	return json_print(ctl, json_pack(
 		"{s:s,s:s,s:s,s:s,s:i,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:b,"
 		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,"
-		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s}",
+		"s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:s,s:o}",
 		"version", s->version, "device", s->device, "level", s->level, "state", s->state,
 		"pid", (int)s->pid,
 		"n_threads", json_u64(s->n_threads), "n_models", json_u64(s->n_models),
@@ -51,20 +51,24 @@ static int print_json(const struct ctl *ctl, const struct kvd_status *s, const s
 		"disk_hits", json_u64(s->disk_hits), "disk_written", json_u64(s->disk_written),
 		"disk_read", json_u64(s->disk_read), "disk_evicted", json_u64(s->disk_evicted),
 		"disk_damaged", json_u64(s->disk_damaged), "disk_errors", json_u64(s->disk_errors),
-		"disk_trouble", s->disk_trouble));
+		"disk_trouble", s->disk_trouble,
+		"kv_type", s->kv_type, "open_bytes", json_u64(s->open_bytes)));
 }
 
 static void print_model(const struct kvd_model *m)
 {
-	char file[FORMAT_MAX];
+	char file[FORMAT_MAX], token[FORMAT_MAX];
 
 	if (!strcmp(m->state, "loading")) {
 		printf("%s (loading, %" PRIu32 " %%)\n", m->name, m->percent);
 		return;
 	}
-	printf("%s (%s, context %" PRIu32 ", file %s%s%s)\n", m->name, *m->arch ? m->arch : "-", m->n_ctx,
-	       format_bytes(file, m->file_bytes), strcmp(m->state, "ready") ? ", " : "",
-	       strcmp(m->state, "ready") ? m->state : "");
+	printf("%s (%s, context %" PRIu32 ", file %s", m->name, *m->arch ? m->arch : "-", m->n_ctx,
+	       format_bytes(file, m->file_bytes));
+	if (m->block_tokens)
+		printf(", KV %s a token, in blocks of %" PRIu32,
+		       format_bytes(token, m->block_bytes / m->block_tokens), m->block_tokens);
+	printf("%s%s)\n", strcmp(m->state, "ready") ? ", " : "", strcmp(m->state, "ready") ? m->state : "");
 }
 
 static void print_models(const struct kvd_model *models, size_t n)
@@ -127,8 +131,10 @@ static void print_page(const struct kvd_status *s, const struct kvd_model *model
 	       s->n_threads == 1 ? "" : "s");
 	print_models(models, n);
 	printf("%-12s%s\n", "weights", format_bytes(a, s->weight_bytes));
-	printf("%-12s%s of %s in use%s\n", "KV memory", format_bytes(a, s->kv_bytes_used),
-	       format_bytes(b, s->kv_bytes), s->no_cache ? " (--no-cache)" : "");
+	printf("%-12s%s of %s in use, type %s%s\n", "KV memory", format_bytes(a, s->kv_bytes_used),
+	       format_bytes(b, s->kv_bytes), s->kv_type, s->no_cache ? " (--no-cache)" : "");
+	if (s->open_bytes)
+		printf("%-12s%s beside it, in blocks that are not full\n", "", format_bytes(a, s->open_bytes));
 	printf("%-12s%" PRIu64 " in use, %" PRIu64 " cached, %" PRIu64 " free\n", "blocks", s->blocks_used,
 	       s->blocks_cached, s->blocks_free);
 	print_host(s);

@@ -135,8 +135,9 @@ static void fill_status(struct kvd_status *out, const struct msg_status_reply *m
 		.disk_bytes = m->disk_bytes, .disk_bytes_used = m->disk_bytes_used, .disk_blocks = m->disk_blocks,
 		.disk_lookups = m->disk_lookups, .disk_hits = m->disk_hits, .disk_written = m->disk_written,
 		.disk_read = m->disk_read, .disk_evicted = m->disk_evicted, .disk_damaged = m->disk_damaged,
-		.disk_errors = m->disk_errors,
+		.disk_errors = m->disk_errors, .open_bytes = m->open_bytes,
 	};
+	COPY(out->kv_type, m->kv_type);
 	if (m->disk_trouble)
 		COPY(out->disk_trouble, m->disk_trouble);
 	COPY(out->version, m->version);
@@ -174,6 +175,8 @@ static void fill_model(struct kvd_model *out, const struct msg_model *m)
 	out->percent = m->percent;
 	out->uid = m->uid;
 	out->is_default = m->is_default;
+	out->block_tokens = m->block_tokens;
+	out->block_bytes = m->block_bytes;
 }
 
 KVD_API int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n)

@@ -166,6 +166,11 @@ uint64_t engine_model_block_bytes(const struct engine_model *em)
 	return em->block_bytes;
 }
 
+uint32_t engine_model_block_tokens(const struct engine_model *em)
+{
+	return em->block_tokens;
+}
+
 uint32_t engine_model_max_piece(const struct engine_model *em)
 {
 	return em->max_piece;

@@ -190,6 +190,7 @@ const char *engine_model_name(const struct engine_model *em);
 /* Tokens of one sequence, prompt included: the model's context, or less where the pool is small. */
 uint32_t engine_model_n_ctx(const struct engine_model *em);
 uint64_t engine_model_block_bytes(const struct engine_model *em);
+uint32_t engine_model_block_tokens(const struct engine_model *em);
 uint32_t engine_model_max_piece(const struct engine_model *em);	/* bytes of the longest token */
 
 /*

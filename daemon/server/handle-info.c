@@ -70,6 +70,7 @@ static void fill_status(const struct server *server, uint64_t id, struct msg_sta
 		.weight_bytes = models_weight_bytes(server->models),
 		.loading_percent = models_percent(server->models),
 		.no_cache = server->config.no_cache,
+		.kv_type = kv_type_name(server->config.kv_type),
 	};
 }
 
@@ -105,6 +106,7 @@ static void reply_totals(struct session *s, uint64_t id)
 	reply.n_parked = stats.n_parked;
 	reply.kv_bytes = stats.kv_bytes;
 	reply.kv_bytes_used = stats.kv_bytes_used;
+	reply.open_bytes = stats.open_bytes;
 	reply.prompt_tokens = stats.prompt_tokens;
 	reply.generated_tokens = stats.generated_tokens;
 	reply.requests_done = stats.requests_done;
@@ -310,6 +312,8 @@ static void describe_loaded(const struct hosted_model *hosted, struct described 
 	item->n_params = info->n_params;
 	item->file_bytes = info->file_bytes;
 	item->weight_bytes = info->weight_bytes;
+	item->block_tokens = engine_model_block_tokens(hosted->engine_model);
+	item->block_bytes = engine_model_block_bytes(hosted->engine_model);
 }
 
 static void describe(const struct served_model *m, struct described *d)

@@ -49,6 +49,7 @@ static void gather_daemon(struct server *s, struct gathered *g)
 
 	*m = (struct metrics){
 		.version = KVD_VERSION, .device = model_host_device(host), .level = model_host_level(host),
+		.kv_type = kv_type_name(s->config.kv_type),
 		.ready = s->ready, .uptime_ns = clock_ns() - s->started_ns,
 		.n_threads = model_host_n_threads(host), .weight_bytes = models_weight_bytes(s->models),
 		.models = g->models,
@@ -71,6 +72,8 @@ static void gather_models(struct server *s, struct gathered *g, bool is_admin)
 		g->models[n] = (struct metrics_model){
 			.name = m->name, .n_ctx = engine_model_n_ctx(m->hosted.engine_model),
 			.weight_bytes = model_info(m->hosted.model)->weight_bytes,
+			.block_tokens = engine_model_block_tokens(m->hosted.engine_model),
+			.block_bytes = engine_model_block_bytes(m->hosted.engine_model),
 		};
 		if (is_admin) {
 			engine_model_stats(engine, m->hosted.engine_model, &g->model_stats[n]);

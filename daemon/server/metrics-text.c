@@ -90,6 +90,8 @@ static void write_daemon(FILE *out, const struct metrics *m)
 	label(out, "device", m->device);
 	fputc(',', out);
 	label(out, "level", m->level);
+	fputc(',', out);
+	label(out, "kv_type", m->kv_type);
 	fputs("} 1\n", out);
 	gauge(out, "kvd_ready", "Whether the models of the configuration are loaded.", m->ready);
 	family(out, "kvd_uptime_seconds", "gauge", "Since the daemon started.");
@@ -110,6 +112,12 @@ static void write_models(FILE *out, const struct metrics *m)
 	family(out, "kvd_model_weight_bytes", "gauge", "Memory that weights take, by model.");
 	for (size_t i = 0; i < m->n_models; i++)
 		sample(out, "kvd_model_weight_bytes", "model", m->models[i].name, m->models[i].weight_bytes);
+	family(out, "kvd_model_block_tokens", "gauge", "Tokens in a block of keys and values, by model.");
+	for (size_t i = 0; i < m->n_models; i++)
+		sample(out, "kvd_model_block_tokens", "model", m->models[i].name, m->models[i].block_tokens);
+	family(out, "kvd_model_block_bytes", "gauge", "Bytes of such a block, by model.");
+	for (size_t i = 0; i < m->n_models; i++)
+		sample(out, "kvd_model_block_bytes", "model", m->models[i].name, m->models[i].block_bytes);
 }
 
 /* --- of one, or of all -------------------------------------------------------------- */
@@ -152,6 +160,8 @@ static void write_engine(FILE *out, const struct engine_stats *e)
 	counter(out, "kvd_engine_preemptions_total", "Times that a sequence gave its blocks to others.",
 		e->preemptions);
 	gauge(out, "kvd_kv_used_bytes", "Keys and values of sequences, and pinned ones.", e->kv_bytes_used);
+	gauge(out, "kvd_kv_open_bytes", "Beside them, blocks that are not full, where the type keeps them apart.",
+	      e->open_bytes);
 	family(out, "kvd_kv_blocks", "gauge", "Blocks of keys and values.");
 	sample(out, "kvd_kv_blocks", "state", "used", e->blocks_used);
 	sample(out, "kvd_kv_blocks", "state", "cached", e->blocks_cached);

@@ -35,7 +35,8 @@ struct metrics_holdings {
 struct metrics_model {
 	const char *name;
 	uint32_t n_ctx;
-	uint64_t weight_bytes;
+	uint64_t weight_bytes, block_bytes;
+	uint32_t block_tokens;
 	const struct engine_model_stats *stats;		/* NULL: not to be told */
 };
 
@@ -47,7 +48,7 @@ struct metrics_account {
 
 struct metrics {
 	/* For everyone: what others do doesn't change it. */
-	const char *version, *device, *level;
+	const char *version, *device, *level, *kv_type;
 	bool ready;
 	uint64_t uptime_ns;
 	uint32_t n_threads;

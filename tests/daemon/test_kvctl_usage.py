@@ -23,13 +23,13 @@ SEALS_RW = 0x1 | 0x2 | 0x4
 F_ADD_SEALS = 1033
 MODEL = {"name": "m", "arch": "llama", "title": "M", "state": "ready", "chat_template": "chatml", "n_ctx": 1, "n_ctx_train": 1,
          "n_vocab": 1, "n_layers": 1, "n_embd": 1, "n_params": 1, "file_bytes": 1, "weight_bytes": 1, "hash": "00",
-         "percent": 100, "uid": 0, "is_default": True}
+         "percent": 100, "uid": 0, "is_default": True, "block_tokens": 16, "block_bytes": 1}
 STATUS = {"version": "1", "device": "d", "level": "l", "state": "ready", "pid": 1, "n_threads": 1, "n_models": 1,
           "n_sessions": 1, "n_running": 0, "n_queued": 0, "n_parked": 0, "uptime_ns": 0, "kv_bytes": 0,
           "kv_bytes_used": 0, "weight_bytes": 0, "prompt_tokens": 0, "generated_tokens": 0, "requests_done": 0,
           "requests_cancelled": 0, "preemptions": 0, "loading_percent": 0, "no_cache": False, "blocks_used": 0,
           "blocks_cached": 0, "blocks_free": 0, "cache_lookups": 0, "cache_hits": 0, "cached_tokens": 0,
-          "cache_evicted": 0}
+          "cache_evicted": 0, "kv_type": "f16"}
 
 
 class Fake:

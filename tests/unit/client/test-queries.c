@@ -20,7 +20,7 @@ static void answer_all(struct fake *f)
 			fake_send(f, KVD_MSG_STATUS_REPLY, &(struct msg_status_reply){
 				id, "0.1.0", "cpu", "avx2", "ready", 1, 2, 3, 4, 5, 6, 7, 8, 1ull << 41, 10,
 				11, 12,
-				13, 14, 15, 16, 17, true });
+				13, 14, 15, 16, 17, true, .kv_type = "q8", .open_bytes = 18 });
 			break;
 		case KVD_MSG_MODELS:
 			fake_send(f, KVD_MSG_MODELS_REPLY, &(struct msg_models_reply){ id, models, 2 });
@@ -54,6 +54,8 @@ static void every_member(void **state)
 	assert_true(s.n_queued == 6 && s.n_parked == 7 && s.uptime_ns == 8 && s.kv_bytes == 1ull << 41);
 	assert_true(s.kv_bytes_used == 10 && s.weight_bytes == 11 && s.prompt_tokens == 12);
 	assert_true(s.generated_tokens == 13 && s.requests_done == 14 && s.requests_cancelled == 15);
+	assert_string_equal(s.kv_type, "q8");
+	assert_true(s.open_bytes == 18);
 	assert_true(s.preemptions == 16 && s.loading_percent == 17 && s.no_cache == 1);
 
 	assert_int_equal(kvd_models(c, &models, &n), 0);

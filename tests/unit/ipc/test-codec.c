@@ -17,7 +17,7 @@
 
 /* Written with Python's msgpack 1.0.3: msgpack.packb([1, {"version": 2, ...}]). */
 static const char hello_bytes[] =
-	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x04\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
+	"\x92\x01\x84\xa7\x76\x65\x72\x73\x69\x6f\x6e\x05\xa6\x63\x6c\x69\x65\x6e\x74\xa7"
 	"\x70\x79\x74\xc3\xa9\x73\x74\xa4\x72\x69\x6e\x67\xce\x00\x10\x00\x00\xa5\x61\x72"
 	"\x65\x6e\x61\xce\x00\x40\x00\x00";
 static const char generate_bytes[] =
@@ -351,7 +351,7 @@ static void test_status_reply(void **state)
 		.host_bytes = 23, .host_bytes_used = 24, .host_blocks = 25, .host_stored = 26, .host_restored = 27,
 		.disk_bytes = 28, .disk_bytes_used = 29, .disk_blocks = 30, .disk_lookups = 31, .disk_hits = 32,
 		.disk_written = 33, .disk_read = 34, .disk_evicted = 35, .disk_damaged = 36, .disk_errors = 37,
-		.disk_trouble = "full",
+		.disk_trouble = "full", .kv_type = "q4", .open_bytes = 38,
 	};
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_STATUS_REPLY, &a);
 	const struct msg_status_reply *s = &m->status_reply;
@@ -372,15 +372,15 @@ static void test_status_reply(void **state)
 	SAME(*s, a, disk_bytes); SAME(*s, a, disk_bytes_used); SAME(*s, a, disk_blocks); SAME(*s, a, disk_lookups);
 	SAME(*s, a, disk_hits); SAME(*s, a, disk_written); SAME(*s, a, disk_read); SAME(*s, a, disk_evicted);
 	SAME(*s, a, disk_damaged); SAME(*s, a, disk_errors);
-	SAME_STR(*s, a, disk_trouble);
+	SAME_STR(*s, a, disk_trouble); SAME_STR(*s, a, kv_type); SAME(*s, a, open_bytes);
 	SAME(*s, a, no_cache);
 }
 
 static void test_models_reply(void **state)
 {
 	static const struct msg_model models[] = {
-		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true },
-		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false },
+		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true, 32, 10 },
+		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false, 0, 0 },
 	};
 	struct msg_models_reply a = { .id = 4, .models = models, .n_models = 2 };
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_MODELS_REPLY, &a);
@@ -395,7 +395,7 @@ static void test_models_reply(void **state)
 		SAME(*x, *y, n_ctx); SAME(*x, *y, n_ctx_train); SAME(*x, *y, n_vocab); SAME(*x, *y, n_layers);
 		SAME(*x, *y, n_embd); SAME(*x, *y, n_params); SAME(*x, *y, file_bytes);
 		SAME(*x, *y, weight_bytes); SAME(*x, *y, percent); SAME(*x, *y, uid);
-		SAME(*x, *y, is_default);
+		SAME(*x, *y, is_default); SAME(*x, *y, block_tokens); SAME(*x, *y, block_bytes);
 	}
 }
 

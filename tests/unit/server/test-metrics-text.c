@@ -184,13 +184,13 @@ static const struct engine_stats engine = {
 static const struct disk_store_stats disk = { .max_bytes = 1000, .errors = 2 };
 static const struct metrics_holdings holdings = { .requests = 4, .sessions = 2, .kv_bytes = 4096 };
 static const struct metrics_model models[] = {
-	{ .name = "a", .n_ctx = 2048, .weight_bytes = 100 },
+	{ .name = "a", .n_ctx = 2048, .weight_bytes = 100, .block_tokens = 32, .block_bytes = 5120 },
 	{ .name = "odd \"name\" \\ \xc3\xa9\n", .n_ctx = 128 },
 };
 static struct stats_figures figures;
 
 static const struct metrics everyone = {
-	.version = "1.2", .device = "cpu", .level = "avx2", .ready = true, .uptime_ns = 3000000007,
+	.version = "1.2", .device = "cpu", .level = "avx2", .kv_type = "q8", .ready = true, .uptime_ns = 3000000007,
 	.n_threads = 2, .kv_bytes = 1 << 26, .weight_bytes = 100, .models = models, .n_models = 2,
 };
 
@@ -199,16 +199,19 @@ static void test_everyone(void **state)
 	struct text *t = *state;
 
 	get_text(t, &everyone);
-	expect(t, "kvd_info", "version=\"1.2\",device=\"cpu\",level=\"avx2\"", 1);
+	expect(t, "kvd_info", "version=\"1.2\",device=\"cpu\",level=\"avx2\",kv_type=\"q8\"", 1);
 	expect(t, "kvd_ready", "", 1);
 	expect(t, "kvd_uptime_seconds", "", 3.000000007);
 	expect(t, "kvd_model_context_tokens", "model=\"a\"", 2048);
+	expect(t, "kvd_model_block_tokens", "model=\"a\"", 32);
+	expect(t, "kvd_model_block_bytes", "model=\"a\"", 5120);
 	expect(t, "kvd_model_context_tokens", "model=\"odd \\\"name\\\" \\\\ \xc3\xa9\\n\"", 128);
 	/* Nothing that anyone does is in it. */
 	for (size_t i = 0; i < t->n; i++) {
 		static const char *const known[] = {
 			"kvd_info", "kvd_ready", "kvd_uptime_seconds", "kvd_threads", "kvd_kv_bytes",
 			"kvd_weight_bytes", "kvd_models", "kvd_model_context_tokens", "kvd_model_weight_bytes",
+			"kvd_model_block_tokens", "kvd_model_block_bytes",
 		};
 		bool found = false;
 
