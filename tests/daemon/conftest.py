@@ -130,7 +130,7 @@ class Daemon:
         def nothing():
             s = self.status()
             return (s["n_running"], s["n_queued"], s["n_parked"], s["kv_bytes_used"]) == (0, 0, 0, 0) \
-                and s["n_sessions"] <= sessions
+                and s["n_sessions"] <= sessions and "open_bytes" not in s
         self.until(nothing, "daemon idle")
 
     def stop(self):

@@ -25,6 +25,9 @@ ARCHS = {
     "phi3": {"type": "q4_1", "window": 48, "head_dim": 32, "rope_dims": 24, "kv_heads": 4, "layers": 4},
 }
 N_VOCAB = 272
+# Types of keys and values; of the last one blocks have 32 tokens and are of use as a whole.
+KV_TYPES = ("f16", "q8", "q4")
+Q4_BLOCK = 32
 for arch, arch_options in ARCHS.items():
     arch_options.setdefault("arch", arch)
     arch_options.setdefault("vocab", N_VOCAB)
@@ -91,10 +94,11 @@ def bits(values):
 
 
 class Judge:
-    """daemon: runs with --no-cache.  For one thread."""
+    """daemon: runs with --no-cache, and with the same type of keys and values.  For one thread."""
 
-    def __init__(self, daemon):
+    def __init__(self, daemon, kv_type="f16"):
         self.client = daemon.client(name="judge")
+        self.kv_type = kv_type
         self.logprobs = {}
         self.n_judged = 0
 
@@ -115,7 +119,12 @@ class Judge:
         """A greedy answer, with logprobs=1 or more, also one that was cut short."""
         n = len(ids)
         if result.usage and result.usage["miss"] not in (k.MISS_NONE, k.MISS_NO_CACHE):
-            assert result.usage["miss_token"] == ids[result.usage["cached"]], f"{note}: {result.usage}"
+            missed, whole = result.usage["cached"], self.kv_type == "q4"
+            # What differs is somewhere in the block that was not of use.
+            n_same = Q4_BLOCK if whole and result.usage["miss"] == k.MISS_DIFFERS else 1
+            assert result.usage["miss_token"] in ids[missed:missed + n_same], f"{note}: {result.usage}"
+            assert result.usage["miss"] != k.MISS_BLOCK or (whole and n - 1 - missed < Q4_BLOCK), f"{note}: {result.usage}"
+            assert not whole or missed % Q4_BLOCK == 0, f"{note}: {result.usage}"
         first = result.prompt[0]["position"] if result.prompt else n
         got = [p["logprob"] for p in result.prompt] + result.logprobs
         if not got:
@@ -149,9 +158,19 @@ def ask(client, ids, n=8, **fields):
     return client.generate(ids=ids, n=n, ignore_eos=True, **{"logprobs": 1, **fields})
 
 
-def reusable(n_prompt):
+def block_of(kv_type, block_tokens):
+    """Tokens of a block of the type, where others have so many."""
+    return Q4_BLOCK if kv_type == "q4" else block_tokens
+
+
+def common(n, kv_type):
+    """Of n tokens that a prompt has in common with what is stored: how many are of use."""
+    return n // Q4_BLOCK * Q4_BLOCK if kv_type == "q4" else n
+
+
+def reusable(n_prompt, kv_type="f16"):
     """Of a prompt of n tokens: the last one's logits are needed."""
-    return n_prompt - 1
+    return common(n_prompt - 1, kv_type)
 
 
 class Worker:
