@@ -249,7 +249,7 @@ struct kvd_status {
 	uint64_t disk_written, disk_read, disk_evicted, disk_damaged, disk_errors;
 	char disk_trouble[128];
 	char kv_type[32];	/* of keys and values: "f16", "q8", "q4" */
-	uint64_t open_bytes;	/* beside the KV memory: blocks that are not full yet, where the type keeps them so (own: 0) */
+	uint64_t open_bytes;	/* beside the KV memory: blocks that are not full, where the type has such (own: 0) */
 };
 int kvd_status(struct kvd_client *c, struct kvd_status *out);
 

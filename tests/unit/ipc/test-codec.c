@@ -380,7 +380,8 @@ static void test_models_reply(void **state)
 {
 	static const struct msg_model models[] = {
 		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true, 32, 10 },
-		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false, 0, 0 },
+		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false,
+		  UINT32_MAX, UINT64_MAX },
 	};
 	struct msg_models_reply a = { .id = 4, .models = models, .n_models = 2 };
 	_cleanup_(msg_freep) struct msg *m = there_and_back(KVD_MSG_MODELS_REPLY, &a);
