@@ -52,6 +52,7 @@ int cmd_load(struct ctl *ctl, int argc, char **argv);
 int cmd_unload(struct ctl *ctl, int argc, char **argv);
 int cmd_cache(struct ctl *ctl, int argc, char **argv);
 int cmd_perplexity(struct ctl *ctl, int argc, char **argv);
+int cmd_bench(struct ctl *ctl, int argc, char **argv);
 int cmd_version(struct ctl *ctl, int argc, char **argv);
 int cmd_help(struct ctl *ctl, int argc, char **argv);
 

@@ -77,6 +77,10 @@ const char help_perplexity[] =
 	"  --ctx N              tokens in a window (default 512)\n"
 	"  -q, --quiet          no progress on stderr\n\n";
 
+const char help_bench[] =
+	"Runs kvd-bench, with daemons of its own where a table needs one; \"kvctl bench --help\" has its tables and\n"
+	"options.\n\n";
+
 const char help_cache[] =
 	"  ls [-m MODEL] [--namespace NAME]   what is there, as a tree\n"
 	"  show [-m MODEL] ID                 one entry of it\n"

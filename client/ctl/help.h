@@ -9,6 +9,7 @@ extern const char help_chat[];
 extern const char help_tokenize[];
 extern const char help_load[];
 extern const char help_unload[];
+extern const char help_bench[];
 extern const char help_perplexity[];
 extern const char help_cache[];
 extern const char help_cache_ls[], help_cache_show[], help_cache_pin[], help_cache_unpin[];

@@ -22,6 +22,7 @@ static const struct ctl_command commands[] = {
 	  help_cache, cmd_cache },
 	{ "perplexity", "[-m MODEL] [--ctx N] FILE|-", "how well a model predicts a text", help_perplexity,
 	  cmd_perplexity },
+	{ "bench", "[OPTION]... [TABLE]...", "what this machine makes of a model, in tables", help_bench, cmd_bench },
 	{ "version", "", "versions of kvctl and of the daemon", "", cmd_version },
 	{ "help", "[COMMAND]", "this text, or that of a command", "", cmd_help },
 };

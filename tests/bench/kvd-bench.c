@@ -210,10 +210,24 @@ static int measure_all(struct program *p)
 	return r ? r : run_tables(p, true);
 }
 
+/* Better now than when all has been measured. */
+static int check_html(const struct program *p)
+{
+	FILE *f = p->options.html ? fopen(p->options.html, "ae") : stdout;
+
+	if (f && f != stdout)
+		fclose(f);
+	if (!f)
+		complain("%s: %s", p->options.html, strerror(errno));
+	return f ? 0 : -EIO;
+}
+
 static int run_program(struct program *p)
 {
-	int r, written;
+	int r = check_html(p), written = 0;
 
+	if (r)
+		return 1;
 	p->run.o = p->options.bench;
 	r = results_new(&p->run.results);
 	if (!r)
@@ -223,9 +237,12 @@ static int run_program(struct program *p)
 	/* Who was interrupted has its results written elsewhere, and ends there. */
 	while (!interrupt_claim())
 		pause();
-	written = p->run.results ? write_results(p) : -ENOMEM;
+	if (p->run.results && p->run.results->n_tables)
+		written = write_results(p);
 	subject_close(p->run.subject);
 	results_free(p->run.results);
+	if (r == -ENOMEM)
+		complain("not enough memory");
 	return r || written;
 }
 

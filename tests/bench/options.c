@@ -14,7 +14,7 @@
 
 enum {
 	OPT_LEVEL = 0x100, OPT_CHUNK, OPT_BLOCK, OPT_JSON, OPT_HTML, OPT_PRODUCTS, OPT_MASS, OPT_SYNTHETIC, OPT_TEXT,
-	OPT_KV_TYPE, OPT_INPUT, OPT_OUTPUT, OPT_CONTEXT, OPT_TIME, OPT_DIRECTORY, OPT_PEER,
+	OPT_KV_TYPE, OPT_INPUT, OPT_OUTPUT, OPT_CONTEXT, OPT_TIME, OPT_DIRECTORY, OPT_PROBE, OPT_PEER,
 };
 
 static const struct option longs[] = {
@@ -30,6 +30,7 @@ static const struct option longs[] = {
 	{ "kv-type", required_argument, NULL, OPT_KV_TYPE },
 	{ "text", required_argument, NULL, OPT_TEXT },
 	{ "directory", required_argument, NULL, OPT_DIRECTORY },
+	{ "probe-memory", required_argument, NULL, OPT_PROBE },
 	{ "chunk", required_argument, NULL, OPT_CHUNK },
 	{ "block-tokens", required_argument, NULL, OPT_BLOCK },
 	{ "level", required_argument, NULL, OPT_LEVEL },
@@ -65,6 +66,7 @@ static void print_help(FILE *out)
 	      "      --kv-type TYPES   only these keys and values: f16,q8,q4\n"
 	      "      --text FILE       also the perplexity of this text\n"
 	      "      --directory DIR   where daemons have their files for the time ($TMPDIR, /tmp)\n"
+	      "      --probe-memory N  MB that the probe reads: more than all caches (512)\n"
 	      "      --chunk N         prompt tokens per step (512)\n"
 	      "      --block-tokens N  16, 32 or 64 (32)\n"
 	      "      --level NAME      CPU instructions: c, avx2, avx512, avx512vnni... (the best there is)\n"
@@ -136,6 +138,7 @@ static int take(struct options *o, int c, const char *spelling)
 		{ OPT_OUTPUT, 2, 1u << 20, offsetof(struct options, bench.output) },
 		{ OPT_CONTEXT, 16, 1u << 20, offsetof(struct options, bench.max_context) },
 		{ OPT_TIME, 1, 1000000, offsetof(struct options, bench.seconds) },
+		{ OPT_PROBE, 2, 1u << 20, offsetof(struct options, bench.probe_mb) },
 		{ OPT_CHUNK, 16, 4096, offsetof(struct options, bench.chunk) },
 		{ OPT_BLOCK, 16, 64, offsetof(struct options, bench.block_tokens) },
 	};
@@ -176,7 +179,7 @@ static int find_table(const char *name, uint32_t *bits)
 		*bits |= 1u << i;
 		return 0;
 	}
-	return bad("there is no table %s", name);
+	return bad("there is no table \"%s\"", name);
 }
 
 /* Whether this machine has the CPU level: 0, or an exit status. */
@@ -228,8 +231,10 @@ int options_read(struct options *o, int argc, char **argv)
 
 	*o = (struct options){
 		.bench = {
-			.model = getenv("KVD_TEST_MODEL"), .rounds = 5, .tokens = 64, .input = 256, .output = 512,
-			.chunk = 512, .block_tokens = 32, .seconds = 1800, .kv_types = (1u << KV_TYPES) - 1,
+			.model = getenv("KVD_TEST_MODEL"), .rounds = 5, .tokens = 64,
+			.input = 256, .output = 512,
+			.chunk = 512, .block_tokens = 32, .seconds = 1800, .probe_mb = 512,
+			.kv_types = (1u << KV_TYPES) - 1,
 		},
 	};
 	while ((c = getopt_long(argc, argv, "m:t:r:n:qh", longs, &index)) != -1) {

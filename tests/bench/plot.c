@@ -133,7 +133,8 @@ static void bar(FILE *out, const struct table *t, const struct scale *s, uint32_
 			"fill=\"none\"/>\n",
 			place(s, least), middle, place(s, most), place(s, least), middle - 5, place(s, most),
 			middle - 5);
-	snprintf(text, sizeof(text), "%.*f", t->columns[t->plot_column].decimals, series_median(v));
+	snprintf(text, sizeof(text), "%.*f", report_decimals(series_median(v), t->columns[t->plot_column].decimals),
+		 series_median(v));
 	text_at(out, MAX(end, place(s, most)) + 7, middle + 4, "start", "", text);
 }
 

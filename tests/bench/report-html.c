@@ -89,7 +89,8 @@ static void cell(FILE *out, const struct series *s, int decimals, const char *un
 		return;
 	}
 	series_range(s, &least, &most);
-	fprintf(out, "<td>%.*f%s", decimals, series_median(s), unit);
+	fprintf(out, "<td>%.*f%s", report_decimals(series_median(s), decimals), series_median(s), unit);
+	decimals = report_decimals(most, decimals);
 	if (least != most)
 		fprintf(out, "<small>%.*f–%.*f</small>", decimals, least, decimals, most);
 	fputs("</td>", out);

@@ -9,6 +9,13 @@
 #define WIDTH 100
 #define NAME_MAX_WIDTH 44
 
+int report_decimals(double value, int decimals)
+{
+	if (value >= 10000)
+		return 0;
+	return value >= 1000 ? MIN(decimals, 1) : decimals;
+}
+
 static int name_width(const struct table *t)
 {
 	size_t n = 4;
@@ -24,8 +31,16 @@ static void range_text(const struct series *s, int decimals, char *buf, size_t n
 
 	buf[0] = '\0';
 	series_range(s, &least, &most);
+	decimals = report_decimals(most, decimals);
 	if (s->n > 1 && least != most)
 		snprintf(buf, n, "%.*f-%.*f", decimals, least, decimals, most);
+}
+
+static void median_text(const struct series *s, int decimals, char *buf, size_t n)
+{
+	double median = series_median(s);
+
+	snprintf(buf, n, "%.*f", report_decimals(median, decimals), median);
 }
 
 static int column_width(const struct table *t, uint32_t c)
@@ -38,7 +53,7 @@ static int column_width(const struct table *t, uint32_t c)
 
 		if (!s->n)
 			continue;
-		snprintf(buf, sizeof(buf), "%.*f", t->columns[c].decimals, series_median(s));
+		median_text(s, t->columns[c].decimals, buf, sizeof(buf));
 		n = MAX(n, strlen(buf));
 		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
 		n = MAX(n, strlen(buf));
@@ -79,10 +94,10 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, i
 	for (uint32_t c = 0; c < t->n_columns; c++) {
 		const struct series *s = &row->cells[c];
 
+		snprintf(buf, sizeof(buf), "-");
 		if (s->n)
-			fprintf(out, "  %*.*f", widths[c], t->columns[c].decimals, series_median(s));
-		else
-			fprintf(out, "  %*s", widths[c], "-");
+			median_text(s, t->columns[c].decimals, buf, sizeof(buf));
+		fprintf(out, "  %*s", widths[c], buf);
 		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
 		has_range |= buf[0] != '\0';
 	}
@@ -141,7 +156,8 @@ void report_ratios(FILE *out, const struct results *r)
 		char range[64], median[32], asked[32] = "-";
 
 		range_text(&x->values, x->decimals, range, sizeof(range));
-		snprintf(median, sizeof(median), "%.*f%s", x->decimals, series_median(&x->values), unit);
+		snprintf(median, sizeof(median), "%.*f%s", report_decimals(series_median(&x->values), x->decimals),
+			 series_median(&x->values), unit);
 		if (x->asked > 0)
 			snprintf(asked, sizeof(asked), "%.3g%s", x->asked, unit);
 		fprintf(out, "%-60s  %8s  %15s  %8s\n", x->name, median, range, asked);

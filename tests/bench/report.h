@@ -25,6 +25,8 @@ char *report_json(const struct results *r);
 
 /* 0, or -ENOMEM; whether it was written the stream knows. */
 int report_html(FILE *out, const struct results *r);
+/* Digits behind the point of a value of a column that has so many for small ones. */
+int report_decimals(double value, int decimals);
 /* plot.c: the SVG of a table that has one. */
 void report_plot(FILE *out, const struct table *t);
 /* Text with what is markup in it escaped. */

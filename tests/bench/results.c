@@ -197,14 +197,14 @@ const struct row *results_row(const struct results *r, const char *table, const 
 }
 
 void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
-		   bool percent, double asked)
+		   bool percent, double asked, int decimals)
 {
 	struct ratio *ratio = &r->ratios[r->n_ratios];
 	uint32_t n = a && b ? MIN(a->n, b->n) : 0;
 
 	if (!n || r->n_ratios == RATIOS_MAX)
 		return;
-	*ratio = (struct ratio){ .asked = asked, .is_percent = percent, .decimals = percent ? 1 : 2 };
+	*ratio = (struct ratio){ .asked = asked, .is_percent = percent, .decimals = decimals };
 	snprintf(ratio->name, sizeof(ratio->name), "%s", name);
 	for (uint32_t i = 0; i < n; i++) {
 		if (b->rate[i] > 0)

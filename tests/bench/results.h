@@ -119,6 +119,6 @@ const struct row *results_row(const struct results *r, const char *table, const 
  * percent: 100 * (1 - a / b), what is saved.
  */
 void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
-		   bool percent, double asked);
+		   bool percent, double asked, int decimals);
 
 #endif

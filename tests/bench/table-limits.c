@@ -14,8 +14,6 @@
 #include "tests/bench/probe.h"
 #include "tests/bench/tables.h"
 
-#define MEMORY_BYTES (UINT64_C(512) << 20)	/* beyond any last-level cache that this is meant for */
-#define PROBE_BYTES (UINT64_C(256) << 20)	/* read in one try */
 #define PROBE_TRIES 2u
 #define BATCH 8u
 
@@ -62,6 +60,12 @@ static double attention_products(const struct run *run, double context)
 	return 2.0 * m->n_layers * m->n_heads * m->head_dim * context;
 }
 
+/* Beyond any last-level cache that this is meant for; half of it is read in one try. */
+static uint64_t probe_bytes(const struct run *run)
+{
+	return (uint64_t)run->o.probe_mb << 20;
+}
+
 static int probe_round(struct limits *l)
 {
 	int r = 0;
@@ -70,7 +74,7 @@ static int probe_round(struct limits *l)
 		uint32_t way;
 		double rate;
 
-		r = probe_read_best(l->probes[i], PROBE_BYTES, PROBE_TRIES, &rate, &way);
+		r = probe_read_best(l->probes[i], probe_bytes(l->run) / 2, PROBE_TRIES, &rate, &way);
 		if (r)
 			break;
 		cell_add(l->probe_rows[i], READ, rate / 1e9);
@@ -180,10 +184,10 @@ static int open_all(struct limits *l)
 	options.n_blocks = (most + BATCH * l->run->o.tokens) / 16 + 2 * BATCH;
 	r = lane_open(&l->lane, l->run->subject, &options);
 	if (!r)
-		r = probe_new(&l->probes[MEMORY], l->run->subject->n_threads, MEMORY_BYTES);
+		r = probe_new(&l->probes[MEMORY], l->run->subject->n_threads, probe_bytes(l->run));
 	if (!r)
 		r = probe_new(&l->probes[WEIGHTS], l->run->subject->n_threads,
-			      MIN(model_info(l->run->subject->model)->weight_bytes, 2 * MEMORY_BYTES));
+			      MIN(model_info(l->run->subject->model)->weight_bytes, 2 * probe_bytes(l->run)));
 	return r;
 }
 

@@ -34,6 +34,7 @@ struct bench_options {
 	uint32_t max_context;	/* 0: 8,000 */
 	uint32_t chunk;		/* prompt tokens in a step */
 	uint32_t block_tokens;
+	uint32_t probe_mb;	/* that the probe reads, beyond all caches */
 	uint32_t seconds;	/* no round begins after that */
 	uint32_t kv_types;	/* bits, 1 << enum kb_kv_type */
 	bool quiet;
