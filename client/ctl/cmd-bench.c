@@ -55,7 +55,7 @@ int cmd_bench(struct ctl *ctl, int argc, char **argv)
 	signal(SIGPIPE, SIG_DFL);
 	execvp(program, (char *const *)args);
 	if (errno == ENOENT)
-		ctl_error(ctl, "%s is not installed: it is not beside kvctl, in ../libexec/kvd of its folder, or in PATH",
+		ctl_error(ctl, "%s is not installed: it is not beside kvctl, in ../libexec/kvd, or in PATH",
 			  PROGRAM);
 	else
 		ctl_error(ctl, "cannot run %s: %s", program, strerror(errno));
