@@ -18,6 +18,7 @@
 #define VN (16 / VW)	/* vectors for the 16 lanes of a group or reduction */
 #define MAX_PRODUCT_ROWS 4	/* batch rows held in registers by a product */
 #define MAX_SUMS 8		/* held in registers */
+#define PANEL_MIN_ROWS 4	/* batch rows from which on simd-panel.h takes blocks */
 
 typedef __m256 vf;
 typedef __m256i vi;
@@ -41,6 +42,7 @@ INLINE vi vf_round(vf a) { return _mm256_cvtps_epi32(a); }
 INLINE vf vf_as_float(vi a) { return _mm256_castsi256_ps(a); }
 INLINE vi vi_as_int(vf a) { return _mm256_castps_si256(a); }
 INLINE vi vi_load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE void vi_store(void *p, vi v) { _mm256_storeu_si256((__m256i *)p, v); }
 INLINE vi vi_zero(void) { return _mm256_setzero_si256(); }
 INLINE vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
 INLINE vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
@@ -172,6 +174,11 @@ INLINE vi dot_small(vi sum, vi w, vi x)
 	return sum;
 }
 
+INLINE vi dot_small_first(vi w, vi x)
+{
+	return _mm256_maddubs_epi16(w, x);
+}
+
 INLINE vi dot_small_end(vi sum)
 {
 	return _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
@@ -189,6 +196,21 @@ struct dot_weights {
 INLINE struct dot_weights dot_bytes_weights(vi w)
 {
 	return (struct dot_weights){ _mm256_srai_epi16(_mm256_slli_epi16(w, 8), 8), _mm256_srai_epi16(w, 8) };
+}
+
+/* Two weights of 16 bits per lane times two activations. */
+INLINE vi dot_pair_first(vi w, vi x)
+{
+	return _mm256_madd_epi16(w, x);
+}
+
+INLINE vi dot_pair(vi sum, vi w, vi x)
+{
+	__m256i product = _mm256_madd_epi16(w, x);
+
+	/* as above */
+	__asm__("vpaddd %1, %0, %0" : "+x"(sum) : "x"(product));
+	return sum;
 }
 
 /* x: the four activations of a step. */

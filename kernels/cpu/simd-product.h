@@ -130,15 +130,20 @@ SPECIALIZED void add_dots(vf *acc, const vf *dw, const float *d, size_t d_stride
 	}
 }
 
+SPECIALIZED void load_offsets(const struct step *t, const enum kb_type type, uint32_t unit, vf *offset)
+{
+	UNROLL
+	for (int v = 0; v < VN; v++)
+		offset[v] = load_offset(type, t->block + v * VW * 2, t->scales + v * VW, unit);
+}
+
 /* acc += offset * h for one unit; h: of the first row. */
 SPECIALIZED void add_offsets(vf *acc, const struct step *t, const enum kb_type type, uint32_t unit, const float *h,
 			     size_t h_stride, const int n_rows)
 {
 	vf offset[VN];
 
-	UNROLL
-	for (int v = 0; v < VN; v++)
-		offset[v] = load_offset(type, t->block + v * VW * 2, t->scales + v * VW, unit);
+	load_offsets(t, type, unit, offset);
 	UNROLL
 	for (int r = 0; r < n_rows; r++) {
 		const vf hx = vf_set1(h[r * h_stride]);
@@ -285,6 +290,15 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
 }
 
+#ifdef PANEL_MIN_ROWS
+#include "simd-panel.h"
+#else
+#define PANEL_MIN_ROWS UINT32_MAX
+SPECIALIZED void panel_product(const struct product_task *t, const enum kb_type type, uint32_t n_rows)
+{
+}
+#endif
+
 SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
 	if (kc_layouts[type].weights == 1)
@@ -296,10 +310,16 @@ SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type t
 /* All batch rows of one group. */
 SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, uint32_t n_rows)
 {
+	const bool floats = kc_layouts[type].weights == 1;
 	uint32_t step;
 
+	if (!floats && n_rows >= PANEL_MIN_ROWS) {
+		panel_product(t, type, n_rows);
+		return;
+	}
 	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
-		if (n_rows >= MAX_PRODUCT_ROWS)
+		/* Registers for as many rows; blocks of that many may have been done above. */
+		if (n_rows >= MAX_PRODUCT_ROWS && (floats || MAX_PRODUCT_ROWS < PANEL_MIN_ROWS))
 			product_rows(t, type, step = MAX_PRODUCT_ROWS);
 #if MAX_PRODUCT_ROWS > 4
 		else if (n_rows >= 4)
