@@ -288,8 +288,11 @@ MODEL ?= $(shell tools/fetch-model --cached)
 bench: $(BUILD)/bin/kvd-bench
 	$< -m '$(MODEL)' $(BENCH_OPTIONS)
 
+# Both models, where they are, unless MODEL names one.
+PEER_MODELS ?= $(MODEL) $(if $(filter file,$(origin MODEL)),$(shell tools/fetch-model --cached gemma3-270m))
+
 bench-peer: $(BUILD)/bin/kvd-bench
-	tests/bench/bench-peer --build $(BUILD) -m '$(MODEL)' --peer-python '$(PEER_PYTHON)' $(BENCH_OPTIONS)
+	tests/bench/bench-peer --build $(BUILD) $(PEER_MODELS:%=-m '%') --peer-python '$(PEER_PYTHON)' $(BENCH_OPTIONS)
 
 bench-prefix: $(KVD)
 	tests/bench/bench-prefix --build $(BUILD) -m '$(MODEL)' $(if $(PEER_PYTHON),--peer-python '$(PEER_PYTHON)') \

@@ -104,6 +104,8 @@ static void table(FILE *out, const struct table *t)
 	report_plot(out, t);
 	fputs("<div class=\"wide\"><table>\n<thead><tr><th></th>", out);
 	for (uint32_t c = 0; c < t->n_columns; c++) {
+		if (!report_has_column(t, c))
+			continue;
 		fputs("<th scope=\"col\">", out);
 		report_escaped(out, t->columns[c].head);
 		fputs("</th>", out);
@@ -121,7 +123,8 @@ static void table(FILE *out, const struct table *t)
 			fputs("</td>", out);
 		}
 		for (uint32_t c = 0; c < t->n_columns && !row->missing[0]; c++)
-			cell(out, &row->cells[c], t->columns[c].decimals, "");
+			if (report_has_column(t, c))
+				cell(out, &row->cells[c], t->columns[c].decimals, "");
 		fputs("</tr>\n", out);
 	}
 	fputs("</tbody></table></div>\n", out);

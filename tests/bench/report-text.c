@@ -43,11 +43,22 @@ static void median_text(const struct series *s, int decimals, char *buf, size_t 
 	snprintf(buf, n, "%.*f", report_decimals(median, decimals), median);
 }
 
+bool report_has_column(const struct table *t, uint32_t c)
+{
+	for (uint32_t i = 0; i < t->n_rows; i++)
+		if (t->rows[i].cells[c].n)
+			return true;
+	return false;
+}
+
+/* -1: it is not shown. */
 static int column_width(const struct table *t, uint32_t c)
 {
 	size_t n = strlen(t->columns[c].head);
 	char buf[64];
 
+	if (!report_has_column(t, c))
+		return -1;
 	for (uint32_t i = 0; i < t->n_rows; i++) {
 		const struct series *s = &t->rows[i].cells[c];
 
@@ -94,6 +105,8 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, i
 	for (uint32_t c = 0; c < t->n_columns; c++) {
 		const struct series *s = &row->cells[c];
 
+		if (widths[c] < 0)
+			continue;
 		snprintf(buf, sizeof(buf), "-");
 		if (s->n)
 			median_text(s, t->columns[c].decimals, buf, sizeof(buf));
@@ -106,6 +119,8 @@ static void print_row(FILE *out, const struct table *t, const struct row *row, i
 		return;
 	fprintf(out, "%*s", first, "");
 	for (uint32_t c = 0; c < t->n_columns; c++) {
+		if (widths[c] < 0)
+			continue;
 		range_text(&row->cells[c], t->columns[c].decimals, buf, sizeof(buf));
 		fprintf(out, "  %*s", widths[c], buf);
 	}
@@ -120,7 +135,8 @@ void report_table(FILE *out, const struct table *t)
 	fprintf(out, "%-*s", first, "");
 	for (uint32_t c = 0; c < t->n_columns; c++) {
 		widths[c] = column_width(t, c);
-		fprintf(out, "  %*s", widths[c], t->columns[c].head);
+		if (widths[c] >= 0)
+			fprintf(out, "  %*s", widths[c], t->columns[c].head);
 	}
 	fputc('\n', out);
 	for (uint32_t i = 0; i < t->n_rows; i++)

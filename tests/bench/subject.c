@@ -22,10 +22,14 @@ int subject_open(struct subject **out, const struct subject_options *options, st
 		return diag_set(diag, r, "the CPU backend at level %s: %s",
 				options->level ? options->level : "best", strerror(-r));
 	s->n_threads = s->be->ops->n_threads(s->be);
-	fd = open(options->file, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return diag_set(diag, -errno, "%s: %s", options->file, strerror(errno));
-	r = model_load(&s->model, s->be, fd, options->file, &mo, diag);
+	if (options->synthetic) {
+		r = model_load_synthetic(&s->model, s->be, options->synthetic, &mo, diag);
+	} else {
+		fd = open(options->file, O_RDONLY | O_CLOEXEC);
+		if (fd < 0)
+			return diag_set(diag, -errno, "%s: %s", options->file, strerror(errno));
+		r = model_load(&s->model, s->be, fd, options->file, &mo, diag);
+	}
 	if (r < 0)
 		return r;
 	*out = steal_ptr(s);

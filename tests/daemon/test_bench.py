@@ -12,7 +12,7 @@ import time
 import xml.etree.ElementTree
 
 import pytest
-from conftest import BUILD, PATIENCE, SANITIZED, make_tiny
+from conftest import BUILD, LONG, PATIENCE, SANITIZED, make_tiny
 
 ROUNDS, TOKENS, INPUT, OUTPUT = 1 if SANITIZED else 2, 32, 64, 64
 CTX = 2304
@@ -293,6 +293,28 @@ def test_what_is_left_out_says_so(model):
     assert r.returncode == 0 and len(results["tables"]) == 2
     assert all("context" in x["not_available"] for x in table(results, "compare")["rows"])
     assert all("did not start" in x["not_available"] for x in table(results, "http")["rows"])
+
+
+@pytest.mark.skipif(SANITIZED, reason="a model of 76 MB")
+def test_synthetic_model():
+    r = bench("--json", "-q", "--synthetic", "smollm2-135m:q4_0", "-r", 1, "-n", 2, "--max-context", 64, "context", "http")
+    assert r.returncode == 0, r.stderr
+    results = json.loads(r.stdout)
+    assert results["model"]["name"] == "smollm2-135m:q4_0" and len(rows(results, "context")) == 3
+    assert len(rows(results, "http")) == 4 and all(rows(results, "http").values())
+
+
+@pytest.mark.skipif(not LONG, reason="three models of 500 MB")
+def test_comparison_of_synthetic_models():
+    r = bench("--json", "-q", "--synthetic", "smollm2-135m:q4_0", "-r", 1, "-n", 2, "--input", 32, "--output", 8, "compare",
+              "batch")
+    assert r.returncode == 0, r.stderr
+    found = rows(json.loads(r.stdout), "compare")
+    assert list(found) == ["F16 weights, no cache", "F16 weights + F16 KV", "Q8_0 weights + Q8 KV", "Q4_0 weights + Q4 KV"]
+    total = [row["total_mb"]["median"] for row in found.values()]
+    assert total[0] == total[1] > 1.5 * total[2] > 2 * total[3]
+    # The model that was named is there again for what follows.
+    assert rows(json.loads(r.stdout), "batch")
 
 
 def test_answers_on_request(model):
