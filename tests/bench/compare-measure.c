@@ -193,8 +193,7 @@ int variant_round(struct variant *v)
 void variant_note(const struct variant *v, struct table *t)
 {
 	if (v->lane && v->n_windows)
-		table_note(t, "%s: perplexity over %u windows of 512 tokens, of each the second half.",
-			   v->row->name, v->n_windows);
+		table_note(t, "%s: perplexity of %u windows.", v->row->name, v->n_windows);
 	if (!v->lane || !v->n_places)
 		return;
 	if (v->cached)
@@ -203,7 +202,6 @@ void variant_note(const struct variant *v, struct table *t)
 	else
 		table_note(t,
 			   "%s: sampled: %u of the %u tokens, spread evenly over them, the others in between "
-			   "by straight "
-			   "lines.",
+			   "by straight lines.",
 			   v->row->name, v->n_places, v->output);
 }

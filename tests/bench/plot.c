@@ -15,7 +15,7 @@
 #define NAME_WIDTH 260
 #define VALUE_WIDTH 90
 #define LINES_HEIGHT 340
-#define LEFT 70
+#define LEFT 88
 #define RIGHT 150		/* room for names beside the lines */
 #define TOP 20
 #define BOTTOM 50
@@ -75,8 +75,7 @@ static void begin(FILE *out, const struct table *t, int height)
 {
 	fprintf(out,
 		"<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" "
-		"role=\"img\" "
-		"font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<title>",
+		"role=\"img\" font-family=\"system-ui, sans-serif\" font-size=\"13\">\n<title>",
 		WIDTH, height, WIDTH, height);
 	report_escaped(out, t->name);
 	fputs(": ", out);
@@ -301,7 +300,9 @@ static void lines(FILE *out, const struct table *t)
 	x_ticks(out, t, &xs);
 	for (uint32_t k = 0; k < n; k++) {
 		line(out, t, groups[k], k, &xs, &ys);
-		legend(out, groups[k], k);
+		/* One line needs no name but the axis. */
+		if (n > 1)
+			legend(out, groups[k], k);
 	}
 	fputs("</svg>\n", out);
 }

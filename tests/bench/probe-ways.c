@@ -48,15 +48,12 @@ __attribute__((target(TARGET))) static uint64_t NAME(const char *piece) \
 		    AHEAD, HINT)
 
 READ_16(read_16, 1, 0, _MM_HINT_T0)
-READ_16(read_16_ahead, 1, 2048, _MM_HINT_T0)
 READ_32(read_32, 1, 0, _MM_HINT_T0)
 READ_32(read_32_ahead, 1, 2048, _MM_HINT_T0)
-READ_32(read_32_nta, 1, 1024, _MM_HINT_NTA)
 READ_32(read_32_2, 2, 0, _MM_HINT_T0)
 READ_32(read_32_4, 4, 0, _MM_HINT_T0)
 READ_32(read_32_4_ahead, 4, 1024, _MM_HINT_T0)
 READ_32(read_32_8, 8, 0, _MM_HINT_T0)
-READ_32(read_32_8_ahead, 8, 512, _MM_HINT_T0)
 READ_64(read_64, 1, 0, _MM_HINT_T0)
 READ_64(read_64_ahead, 1, 2048, _MM_HINT_T0)
 READ_64(read_64_4, 4, 0, _MM_HINT_T0)
@@ -65,23 +62,20 @@ READ_64(read_64_8, 8, 0, _MM_HINT_T0)
 /* The widest come last; as many of them count as the CPU has. */
 static const struct probe_read_way read_ways[] = {
 	{ "16-byte loads", read_16 },
-	{ "16-byte loads, prefetch", read_16_ahead },
 	{ "32-byte loads", read_32 },
 	{ "32-byte loads, prefetch", read_32_ahead },
-	{ "32-byte loads, prefetch past the caches", read_32_nta },
 	{ "32-byte loads, 2 streams", read_32_2 },
 	{ "32-byte loads, 4 streams", read_32_4 },
 	{ "32-byte loads, 4 streams, prefetch", read_32_4_ahead },
 	{ "32-byte loads, 8 streams", read_32_8 },
-	{ "32-byte loads, 8 streams, prefetch", read_32_8_ahead },
 	{ "64-byte loads", read_64 },
 	{ "64-byte loads, prefetch", read_64_ahead },
 	{ "64-byte loads, 4 streams", read_64_4 },
 	{ "64-byte loads, 8 streams", read_64_8 },
 };
-#define N_WAYS_16 2u
-#define N_WAYS_32 10u
-#define N_WAYS_64 14u
+#define N_WAYS_16 1u
+#define N_WAYS_32 7u
+#define N_WAYS_64 11u
 
 uint32_t probe_read_ways(const struct probe_read_way **ways)
 {

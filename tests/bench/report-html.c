@@ -74,9 +74,8 @@ static void head(FILE *out, const struct results *r)
 	item(out, "made by", text);
 	fputs("</dl>\n", out);
 	fprintf(out,
-		"<p class=\"note\">Figures are medians of up to %u rounds in which everything of a table "
-		"takes its turn; below "
-		"them the least and the most.%s</p>\n",
+		"<p class=\"note\">Figures are medians of up to %u rounds in which everything of a table takes "
+		"its turn; below them the least and the most.%s</p>\n",
 		r->rounds, r->interrupted ? " The run was interrupted." : "");
 }
 
@@ -142,9 +141,8 @@ static void ratios(FILE *out, const struct results *r)
 	if (!r->n_ratios)
 		return;
 	fputs("<h2 id=\"ratios\">ratios <small>within a round</small></h2>\n<div "
-	      "class=\"wide\"><table>\n<thead><tr><th></th>"
-	      "<th scope=\"col\">median</th><th scope=\"col\">asked for, at "
-	      "least</th></tr></thead>\n<tbody>\n",
+	      "class=\"wide\"><table>\n<thead><tr><th></th><th scope=\"col\">median</th><th "
+	      "scope=\"col\">asked for, at least</th></tr></thead>\n<tbody>\n",
 	      out);
 	for (uint32_t i = 0; i < r->n_ratios; i++) {
 		const struct ratio *x = &r->ratios[i];
@@ -187,8 +185,7 @@ int report_html(FILE *out, const struct results *r)
 		table(out, r->tables[i]);
 	data(out, json);
 	fputs("<p class=\"note\">The figures as JSON are in this page, in the element <code>results</code>; "
-	      "kvctl(1) says what "
-	      "they are.</p>\n</body>\n</html>\n",
+	      "kvctl(1) says what they are.</p>\n</body>\n</html>\n",
 	      out);
 	return 0;
 }

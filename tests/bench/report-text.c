@@ -51,8 +51,12 @@ bool report_has_column(const struct table *t, uint32_t c)
 	return false;
 }
 
-/* -1: it is not shown. */
-static int column_width(const struct table *t, uint32_t c)
+/* How a table is set: widths of the first column and the others (-1: not shown), digits behind the point. */
+struct layout {
+	int first, widths[COLUMNS_MAX], decimals[COLUMNS_MAX];
+};
+
+static int column_width(const struct table *t, uint32_t c, int decimals)
 {
 	size_t n = strlen(t->columns[c].head);
 	char buf[64];
@@ -64,12 +68,28 @@ static int column_width(const struct table *t, uint32_t c)
 
 		if (!s->n)
 			continue;
-		median_text(s, t->columns[c].decimals, buf, sizeof(buf));
+		median_text(s, decimals, buf, sizeof(buf));
 		n = MAX(n, strlen(buf));
-		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
+		range_text(s, decimals, buf, sizeof(buf));
 		n = MAX(n, strlen(buf));
 	}
 	return (int)n;
+}
+
+/* With fewer digits where it would be too wide. */
+static void lay_out(const struct table *t, struct layout *l)
+{
+	int sum = WIDTH + 1;
+
+	l->first = name_width(t);
+	for (int cut = 0; cut < 3 && sum > WIDTH; cut++) {
+		sum = l->first;
+		for (uint32_t c = 0; c < t->n_columns; c++) {
+			l->decimals[c] = MAX(0, t->columns[c].decimals - cut);
+			l->widths[c] = column_width(t, c, l->decimals[c]);
+			sum += l->widths[c] < 0 ? 0 : l->widths[c] + 2;
+		}
+	}
 }
 
 /* A paragraph, its lines indented. */
@@ -92,55 +112,54 @@ static void wrap(FILE *out, const char *text, int indent)
 	fputc('\n', out);
 }
 
-static void print_row(FILE *out, const struct table *t, const struct row *row, int first, const int *widths)
+static void print_row(FILE *out, const struct table *t, const struct row *row, const struct layout *l)
 {
-	char buf[64];
+	char buf[256];
 	bool has_range = false;
 
-	fprintf(out, "%-*.*s", first, first, row->name);
 	if (row->missing[0]) {
-		fprintf(out, "  not available: %s\n", row->missing);
+		snprintf(buf, sizeof(buf), "%s: not available: %s", row->name, row->missing);
+		wrap(out, buf, 0);
 		return;
 	}
+	fprintf(out, "%-*.*s", l->first, l->first, row->name);
 	for (uint32_t c = 0; c < t->n_columns; c++) {
 		const struct series *s = &row->cells[c];
 
-		if (widths[c] < 0)
+		if (l->widths[c] < 0)
 			continue;
 		snprintf(buf, sizeof(buf), "-");
 		if (s->n)
-			median_text(s, t->columns[c].decimals, buf, sizeof(buf));
-		fprintf(out, "  %*s", widths[c], buf);
-		range_text(s, t->columns[c].decimals, buf, sizeof(buf));
+			median_text(s, l->decimals[c], buf, sizeof(buf));
+		fprintf(out, "  %*s", l->widths[c], buf);
+		range_text(s, l->decimals[c], buf, sizeof(buf));
 		has_range |= buf[0] != '\0';
 	}
 	fputc('\n', out);
 	if (!has_range)
 		return;
-	fprintf(out, "%*s", first, "");
+	fprintf(out, "%*s", l->first, "");
 	for (uint32_t c = 0; c < t->n_columns; c++) {
-		if (widths[c] < 0)
+		if (l->widths[c] < 0)
 			continue;
-		range_text(&row->cells[c], t->columns[c].decimals, buf, sizeof(buf));
-		fprintf(out, "  %*s", widths[c], buf);
+		range_text(&row->cells[c], l->decimals[c], buf, sizeof(buf));
+		fprintf(out, "  %*s", l->widths[c], buf);
 	}
 	fputc('\n', out);
 }
 
 void report_table(FILE *out, const struct table *t)
 {
-	int first = name_width(t), widths[COLUMNS_MAX];
+	struct layout l;
 
-	fprintf(out, "\n%s: %s\n\n", t->name, t->title);
-	fprintf(out, "%-*s", first, "");
-	for (uint32_t c = 0; c < t->n_columns; c++) {
-		widths[c] = column_width(t, c);
-		if (widths[c] >= 0)
-			fprintf(out, "  %*s", widths[c], t->columns[c].head);
-	}
+	lay_out(t, &l);
+	fprintf(out, "\n%s: %s\n\n%*s", t->name, t->title, l.first, "");
+	for (uint32_t c = 0; c < t->n_columns; c++)
+		if (l.widths[c] >= 0)
+			fprintf(out, "  %*s", l.widths[c], t->columns[c].head);
 	fputc('\n', out);
 	for (uint32_t i = 0; i < t->n_rows; i++)
-		print_row(out, t, &t->rows[i], first, widths);
+		print_row(out, t, &t->rows[i], &l);
 	if (!t->is_whole)
 		fputs("(not finished)\n", out);
 	for (uint32_t i = 0; i < t->n_notes; i++)

@@ -169,10 +169,12 @@ void table_note(struct table *t, const char *fmt, ...)
 
 void table_plot(struct table *t, enum plot plot, uint32_t column, const char *x_head, bool x_is_log)
 {
+	results_lock();
 	t->plot = plot;
 	t->plot_column = column;
 	t->x_head = x_head;
 	t->x_is_log = x_is_log;
+	results_unlock();
 }
 
 void table_whole(struct table *t)

@@ -141,10 +141,8 @@ int clients_run(struct run *run)
 	free(c.ids);
 	table_note(c.table,
 		   "A prompt is the prefix and %u tokens of its own; %u tokens of answer each; prefixes are "
-		   "new in every "
-		   "round.  first token: of the client in the middle, and of the last one.  computed: prompt "
-		   "tokens that no "
-		   "cache had.",
+		   "new in every round.  first token: of the client in the middle, and of the last one.  "
+		   "computed: prompt tokens that no cache had.",
 		   TAIL, run->o.tokens);
 	if (r >= 0)
 		table_whole(c.table);

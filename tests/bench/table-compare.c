@@ -125,7 +125,7 @@ static int run_rows(struct compare *c, uint32_t from, uint32_t to)
 			if (c->variants[i].lane)
 				r = variant_round(&c->variants[i]);
 	for (uint32_t i = from; !r && i < to; i++)
-		if (c->variants[i].lane && c->run->o.text)
+		if (c->variants[i].lane && c->variants[i].cached && c->run->o.text)
 			r = variant_perplexity(&c->variants[i]);
 	for (uint32_t i = from; i < to; i++)
 		variant_note(&c->variants[i], c->table);
@@ -174,8 +174,7 @@ static int run_synthetic(struct compare *c)
 		r = run_rows(c, 0, N_KINDS);
 	} else {
 		table_note(c->table, "The weights have no room side by side: rows of other weights were "
-				     "measured one after "
-				     "another, not in turn.");
+				     "measured one after another, not in turn.");
 		r = run_rows(c, 0, 2);
 		for (uint32_t i = 2; !r && i < N_KINDS; i++)
 			r = run_rows(c, i, i + 1);
@@ -212,10 +211,13 @@ int compare_run(struct run *run)
 		   "tokens/s: of the answer, from the request's begin to its last token, the prompt's time "
 		   "included.  ms: for a token of the answer.");
 	table_note(c.table, "KV: kept between tokens for this one sequence at its end; whole blocks, scales "
-			    "and the open block "
-			    "counted.  Without a cache nothing is kept; what a token needs while it is "
-			    "computed is in the sum.  "
-			    "In all: weights, keys and values, and the step's own memory.");
+			    "and the open block counted.  Without a cache nothing is kept; what a token needs "
+			    "while it is computed is in the sum.  In all: weights, keys and values, and the "
+			    "step's own memory.");
+	if (run->o.text)
+		table_note(c.table, "Perplexity: of windows of %u tokens of the text the second half, as kvctl "
+			   "perplexity; without a cache it is that of F16 KV, since it computes the same "
+			   "bits.", COMPARE_WINDOW);
 	if (!r)
 		table_whole(c.table);
 	return r;
@@ -226,6 +228,8 @@ double compare_seconds(const struct run *run)
 	double output = run->o.output, input = run->o.input;
 	double cached = prefill_seconds(run, input) + MIN(decode_seconds(run, output), COMPARE_SECONDS);
 	double whole = COMPARE_SAMPLES * prefill_seconds(run, input + output / 2);
+	double text = run->o.text ? prefill_seconds(run, 16.0 * COMPARE_WINDOW) : 0;
 
-	return run->o.rounds * (__builtin_popcount(run->o.kv_types) * cached + MIN(whole, 2 * COMPARE_SECONDS));
+	return __builtin_popcount(run->o.kv_types) * text +
+	       run->o.rounds * (__builtin_popcount(run->o.kv_types) * cached + MIN(whole, 2 * COMPARE_SECONDS));
 }

@@ -140,8 +140,7 @@ int first_run(struct run *run)
 	if (f.n)
 		table_note(f.table,
 			   "A prompt of %u tokens, another one in every round.  After a restart: from "
-			   "readiness on, without "
-			   "the time of loading the model.",
+			   "readiness on, without the time of loading the model.",
 			   f.n);
 	free(f.ids);
 	if (r >= 0)

@@ -213,10 +213,9 @@ int http_run(struct run *run)
 	free(gaps.gaps);
 	gaps.gaps = NULL;
 	table_note(h.table,
-		   "%u tokens of each stream; the prompt is cached, so that it is decoding that is measured. "
-		   " us: processor "
-		   "time for a token, the daemon's with what it computes.  ms: between two tokens of a "
-		   "stream, as it reads them.",
+		   "%u tokens of each stream; the prompt is cached, so that it is decoding that is measured.  "
+		   "us: processor time for a token, the daemon's with what it computes.  ms: between two "
+		   "tokens of a stream, as it reads them.",
 		   run->o.tokens);
 	if (r >= 0)
 		table_whole(h.table);

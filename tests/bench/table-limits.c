@@ -14,7 +14,7 @@
 #include "tests/bench/probe.h"
 #include "tests/bench/tables.h"
 
-#define PROBE_TRIES 2u
+#define PROBE_TRIES 3u
 #define BATCH 8u
 
 enum { TOKENS, READ, OF_READ, MACS, OF_MACS };
@@ -22,9 +22,9 @@ enum { TOKENS, READ, OF_READ, MACS, OF_MACS };
 static const struct column columns[] = {
 	[TOKENS] = { "tokens_per_s", "tokens/s", 1 },
 	[READ] = { "read_gb_per_s", "GB/s read", 2 },
-	[OF_READ] = { "of_probe_read_percent", "% of probe", 1 },
+	[OF_READ] = { "of_probe_read_percent", "% of reads", 1 },
 	[MACS] = { "gmac_per_s", "GMAC/s", 1 },
-	[OF_MACS] = { "of_probe_arithmetic_percent", "% of probe", 1 },
+	[OF_MACS] = { "of_probe_arithmetic_percent", "% of MACs", 1 },
 };
 
 static const struct work {
@@ -60,7 +60,7 @@ static double attention_products(const struct run *run, double context)
 	return 2.0 * m->n_layers * m->n_heads * m->head_dim * context;
 }
 
-/* Beyond any last-level cache that this is meant for; half of it is read in one try. */
+/* Beyond any last-level cache that this is meant for; a quarter of it is read in one try. */
 static uint64_t probe_bytes(const struct run *run)
 {
 	return (uint64_t)run->o.probe_mb << 20;
@@ -74,7 +74,7 @@ static int probe_round(struct limits *l)
 		uint32_t way;
 		double rate;
 
-		r = probe_read_best(l->probes[i], probe_bytes(l->run) / 2, PROBE_TRIES, &rate, &way);
+		r = probe_read_best(l->probes[i], probe_bytes(l->run) / 4, PROBE_TRIES, &rate, &way);
 		if (r)
 			break;
 		cell_add(l->probe_rows[i], READ, rate / 1e9);
@@ -199,15 +199,14 @@ static void note_ways(struct limits *l)
 		for (uint32_t k = 1; k < probe_n_ways(); k++)
 			best = l->wins[i][k] > l->wins[i][best] ? k : best;
 		if (l->probe_rows[i]->cells[READ].n)
-			table_note(l->table, "%s: the best of %u ways, most often: %s.",
+			table_note(l->table, "Probe, %s: the best of %u ways, most often: %s.",
 				   l->probe_rows[i]->name + 7, probe_n_ways(), probe_way(best));
 	}
 	if (l->instruction)
 		table_note(l->table, "8-bit integers: %s.", l->instruction);
 	table_note(l->table, "Read by decoding: all weights in each step, and keys and values; beside the "
-			     "probe that reads as "
-			     "much as the weights.  GMAC: of products with weights and of attention, beside "
-			     "8-bit integers.");
+			     "probe that reads as much as the weights.  GMAC: of products with weights and of "
+			     "attention, beside 8-bit integers.");
 }
 
 int limits_run(struct run *run)

@@ -201,7 +201,7 @@ def test_perplexity_is_that_of_the_command(everything, model, text, directory):
     ours = rows(everything[0], "compare")
     assert theirs["windows"] <= 16
     assert ours["F16 KV"]["perplexity"]["median"] == pytest.approx(theirs["perplexity"], rel=1e-4)
-    assert ours["no cache"]["perplexity"] == ours["F16 KV"]["perplexity"]
+    assert "perplexity" not in ours["no cache"]
     assert ours["Q8 KV"]["perplexity"]["median"] == pytest.approx(theirs["perplexity"], rel=0.1)
 
 
