@@ -12,6 +12,7 @@
 #   make bench-peer PEER_PYTHON=...    in turn with llama-cpp-python
 #   make bench-prefix [PEER_PYTHON=...]    prefixes that are shared or cached, through the daemon
 #   make bench-restart   the first token after a restart
+#   make bench-load      how fast a model loads out of the page cache, and with how much memory
 #   make bench-fair      what users, and other processes, do to each other
 #   make bench-disk     what writing the cache to disk costs
 #   make bench-http     the same streams through HTTP and through shared memory
@@ -307,6 +308,9 @@ bench-http: $(KVD) $(KVD_TIMES) $(STREAM_LOAD)
 bench-fair: $(KVD)
 	tests/bench/bench-fair --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
+bench-load: $(BUILD)/tests/tools/load-bench
+	$< '$(MODEL)' smollm2-1.7b:q4_0 $(BENCH_OPTIONS)
+
 bench-restart: $(KVD) $(BUILD)/tests/tools/pass-fds
 	tests/bench/bench-restart --build $(BUILD) -m '$(MODEL)' $(BENCH_OPTIONS)
 
@@ -357,6 +361,6 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-peer bench-prefix bench-restart bench-fair bench-disk bench-http lint tidy cppcheck install clean
+.PHONY: all tests check check-long fuzz fuzzers fuzz-run bench bench-load bench-peer bench-prefix bench-restart bench-fair bench-disk bench-http lint tidy cppcheck install clean
 
 -include $(shell find $(BUILD)/obj -name '*.d' 2>/dev/null)

@@ -3,6 +3,9 @@
  * Memory for weights: chunks of whole huge pages, cut from the front.  A chunk
  * goes back to the system when its last tensor is freed, so a model that is
  * unloaded leaves nothing behind.  Models come and go on several threads.
+ *
+ * Memory is used when it is first written to, a huge page at a time, so that of each chunk at most one is in part
+ * wasted: large chunks waste little, and who fills several tensors on several threads has their pages cleared there.
  */
 #include "cpu.h"
 
@@ -12,7 +15,7 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE (2ull << 20)
-#define CHUNK_BYTES (16ull << 20)
+#define CHUNK_BYTES (64ull << 20)
 #define ALIGN 64u
 /* Kernels may read (prefetch, whole vectors) a little past the last tensor. */
 #define SLACK 256u

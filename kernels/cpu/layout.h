@@ -194,11 +194,11 @@ static inline int32_t kc_quant(enum kb_type type, const uint8_t *quants, uint32_
 	}
 }
 
-/* blocks.c: one row's block as GGUF has it, taken apart. */
+/* blocks.c: one row's block, as a group has it; not of types with blocks of 32 and one plane, which lie like that. */
 struct kc_numbers {
 	uint8_t dm[4];				/* d, m: F16, little-endian */
-	uint8_t scales[KC_MAX_SCALES];		/* as stored in a group */
-	uint8_t q[KC_MAX_WEIGHTS];		/* all bits of the planes; Q8_0: two's complement */
+	uint8_t scales[KC_MAX_SCALES];
+	uint8_t planes[KC_MAX_WEIGHTS];		/* its four bytes of each piece, one piece after the other */
 };
 
 void kc_block_read(enum kb_type type, const uint8_t *src, struct kc_numbers *out);

@@ -9,6 +9,7 @@ import pytest
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS / "tools"))
+BUILD = pathlib.Path(os.environ.get("KVD_BUILD") or TESTS.parent / "build")
 LONG = os.environ.get("KVD_TEST_LONG") == "1"
 SANITIZED = "sanitize" in os.environ.get("KVD_BUILD", "build")
 
@@ -38,8 +39,7 @@ class Logits:
 
 @pytest.fixture(scope="session")
 def logits():
-    build = pathlib.Path(os.environ.get("KVD_BUILD") or TESTS.parent / "build")
-    return Logits(build / "tests/tools/kvd-logits")
+    return Logits(BUILD / "tests/tools/kvd-logits")
 
 
 def model_of(variable):

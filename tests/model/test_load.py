@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model files that are well-formed GGUF but no model that can be run: refused, with the field named."""
 import os
+import re
 import struct
 import subprocess
 
 import make_tiny_gguf
 import pytest
+
+from conftest import BUILD, SANITIZED
 
 
 def refusal(logits, tmp_path, g):
@@ -187,6 +190,24 @@ def test_large_claims(logits, tmp_path):
         process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 1 and ("number of" in text or "metadata key 0" in text), text
         assert used.ru_maxrss < 150 * 1024  # KiB
+
+
+@pytest.mark.skipif(SANITIZED, reason="a sanitizer has memory of its own")
+def test_memory():
+    """One copy of the weights: what a load takes beyond them is the tokenizer's and some pieces."""
+    def load(what):
+        with subprocess.Popen([BUILD / "tests/tools/load-bench", "-r", "1", "-t", "4", what], stdout=subprocess.PIPE,
+                              text=True) as process:
+            text = process.stdout.read()
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0, text
+        return used.ru_maxrss * 1024, float(re.search(r"weights ([0-9.]+) MB", text)[1]) * 1e6
+
+    least, few = load("tiny:q8_0")
+    most, weights = load("smollm2-135m:q8_0")
+    assert weights > 140e6
+    assert 0.9 * (weights - few) < most - least < weights - few + 40e6
 
 
 EQUIVALENT = {
