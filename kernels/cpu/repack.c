@@ -60,8 +60,8 @@ static void scatter(uint8_t *pieces, const uint8_t *src, size_t stride, uint32_t
 	}
 	for (uint32_t lane = 0; lane < n_rows; lane++) {
 		for (uint32_t j = lane < whole_rows ? whole_words : 0; j < n_words; j++)
-			memcpy(pieces + (size_t)j * KC_PIECE + (size_t)lane * WORD, src + lane * stride + (size_t)j * WORD,
-			       WORD);
+			memcpy(pieces + (size_t)j * KC_PIECE + (size_t)lane * WORD,
+			       src + lane * stride + (size_t)j * WORD, WORD);
 	}
 }
 
@@ -103,7 +103,8 @@ static void repack_direct(uint8_t *block, const struct kc_layout *l, const uint8
 	for (uint32_t b = 0; b < n_blocks; b++, block += kc_block_bytes(l), src += l->source) {
 		for (uint32_t lane = 0; lane < n_rows; lane++)
 			for (uint32_t i = 0; i < n_f16; i++)
-				memcpy(block + 2 * (size_t)(i * KC_LANES + lane), src + lane * stride + (size_t)2 * i, 2);
+				memcpy(block + 2 * (size_t)(i * KC_LANES + lane),
+				       src + lane * stride + (size_t)2 * i, 2);
 		scatter(block + kc_quants_offset(l), src + (size_t)2 * n_f16, stride, l->low, n_rows);
 	}
 }
