@@ -142,20 +142,18 @@ static void ratios(FILE *out, const struct results *r)
 		return;
 	fputs("<h2 id=\"ratios\">ratios <small>within a round</small></h2>\n<div "
 	      "class=\"wide\"><table>\n<thead><tr><th></th><th scope=\"col\">median</th><th "
-	      "scope=\"col\">asked for, at least</th></tr></thead>\n<tbody>\n",
+	      "scope=\"col\">asked for</th></tr></thead>\n<tbody>\n",
 	      out);
 	for (uint32_t i = 0; i < r->n_ratios; i++) {
 		const struct ratio *x = &r->ratios[i];
-		const char *unit = x->is_percent ? " %" : "";
+		char asked[32];
 
 		fputs("<tr><th scope=\"row\">", out);
-		report_escaped(out, x->name);
+		report_escaped(out, x->spec.name);
 		fputs("</th>", out);
-		cell(out, &x->values, x->decimals, unit);
-		if (x->asked > 0)
-			fprintf(out, "<td>%.3g%s</td></tr>\n", x->asked, unit);
-		else
-			fputs("<td>–</td></tr>\n", out);
+		cell(out, &x->values, x->spec.decimals, x->spec.is_saved ? " %" : "");
+		report_asked(&x->spec, asked, sizeof(asked));
+		fprintf(out, "<td>%s</td></tr>\n", asked);
 	}
 	fputs("</tbody></table></div>\n", out);
 }

@@ -62,9 +62,10 @@ static json_t *ratio(const struct ratio *x)
 
 	if (!j)
 		return NULL;
-	json_object_set_new(j, "name", text(x->name));
-	json_object_set_new(j, "unit", json_string(x->is_percent ? "%" : ""));
-	json_object_set_new(j, "asked", x->asked > 0 ? json_real(x->asked) : json_null());
+	json_object_set_new(j, "name", text(x->spec.name));
+	json_object_set_new(j, "unit", json_string(x->spec.is_saved ? "%" : ""));
+	json_object_set_new(j, "asked", x->spec.asked > 0 ? json_real(x->spec.asked) : json_null());
+	json_object_set_new(j, "at_most", json_boolean(x->spec.at_most));
 	return j;
 }
 

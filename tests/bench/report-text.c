@@ -180,22 +180,27 @@ void report_head(FILE *out, const struct results *r)
 	fprintf(out, "medians of up to %u rounds, below them the least and the most\n", r->rounds);
 }
 
+void report_asked(const struct ratio_spec *spec, char *buf, size_t n)
+{
+	snprintf(buf, n, "-");
+	if (spec->asked > 0)
+		snprintf(buf, n, "at %s %.4g%s", spec->at_most ? "most" : "least", spec->asked, spec->is_saved ? " %" : "");
+}
+
 void report_ratios(FILE *out, const struct results *r)
 {
 	if (!r->n_ratios)
 		return;
-	fprintf(out, "\nratios: within a round\n\n%-60s  %8s  %15s  %8s\n", "", "median", "min-max", "asked");
+	fprintf(out, "\nratios: within a round\n\n%-56s  %8s  %15s  %15s\n", "", "median", "min-max", "asked");
 	for (uint32_t i = 0; i < r->n_ratios; i++) {
 		const struct ratio *x = &r->ratios[i];
-		const char *unit = x->is_percent ? " %" : "";
-		char range[64], median[32], asked[32] = "-";
+		char range[64], median[32], asked[32];
 
-		range_text(&x->values, x->decimals, range, sizeof(range));
-		snprintf(median, sizeof(median), "%.*f%s", report_decimals(series_median(&x->values), x->decimals),
-			 series_median(&x->values), unit);
-		if (x->asked > 0)
-			snprintf(asked, sizeof(asked), "%.3g%s", x->asked, unit);
-		fprintf(out, "%-60s  %8s  %15s  %8s\n", x->name, median, range, asked);
+		range_text(&x->values, x->spec.decimals, range, sizeof(range));
+		snprintf(median, sizeof(median), "%.*f%s", report_decimals(series_median(&x->values), x->spec.decimals),
+			 series_median(&x->values), x->spec.is_saved ? " %" : "");
+		report_asked(&x->spec, asked, sizeof(asked));
+		fprintf(out, "%-56s  %8s  %15s  %15s\n", x->spec.name, median, range, asked);
 	}
 }
 

@@ -27,6 +27,8 @@ char *report_json(const struct results *r);
 int report_html(FILE *out, const struct results *r);
 /* Digits behind the point of a value of a column that has so many for small ones. */
 int report_decimals(double value, int decimals);
+/* "at least 5.3", or "-". */
+void report_asked(const struct ratio_spec *spec, char *buf, size_t n);
 /* Whether a row has values in a column: one without is not shown. */
 bool report_has_column(const struct table *t, uint32_t c);
 /* plot.c: the SVG of a table that has one. */

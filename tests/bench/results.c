@@ -198,20 +198,21 @@ const struct row *results_row(const struct results *r, const char *table, const 
 	return NULL;
 }
 
-void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
-		   bool percent, double asked, int decimals)
+void results_ratio(struct results *r, const struct ratio_spec *spec, const struct series *a,
+		   const struct series *b)
 {
-	struct ratio *ratio = &r->ratios[r->n_ratios];
 	uint32_t n = a && b ? MIN(a->n, b->n) : 0;
+	struct ratio *ratio;
 
 	if (!n || r->n_ratios == RATIOS_MAX)
 		return;
-	*ratio = (struct ratio){ .asked = asked, .is_percent = percent, .decimals = decimals };
-	snprintf(ratio->name, sizeof(ratio->name), "%s", name);
+	ratio = &r->ratios[r->n_ratios];
+	*ratio = (struct ratio){ .spec = *spec };
 	for (uint32_t i = 0; i < n; i++) {
+		double share = b->rate[i] > 0 ? a->rate[i] / b->rate[i] : 0;
+
 		if (b->rate[i] > 0)
-			series_add(&ratio->values, percent ? 100 * (1 - a->rate[i] / b->rate[i]) :
-							     a->rate[i] / b->rate[i]);
+			series_add(&ratio->values, spec->is_saved ? 100 * (1 - share) : share);
 	}
 	if (!ratio->values.n)
 		return;

@@ -60,13 +60,19 @@ struct table {
 	bool is_whole;		/* all that was to be measured is there */
 };
 
+/* What is made of two figures, and what the project wants of it. */
+struct ratio_spec {
+	const char *name;
+	double asked;		/* 0: nothing */
+	bool at_most;		/* no more than asked, else no less */
+	bool is_saved;		/* percent of the second that the first saves, else the first by the second */
+	int decimals;
+};
+
 /* One figure by another, measured in the same rounds. */
 struct ratio {
-	char name[80];
+	struct ratio_spec spec;
 	struct series values;
-	double asked;		/* what the project wants at least; 0: nothing */
-	int decimals;
-	bool is_percent;
 };
 
 struct machine {
@@ -114,11 +120,8 @@ void table_whole(struct table *t);
 
 /* NULL: it is not there, or has no such value. */
 const struct row *results_row(const struct results *r, const char *table, const char *row);
-/*
- * a / b by rounds: the n-th of the one by the n-th of the other.  Nothing where one of them is missing.
- * percent: 100 * (1 - a / b), what is saved.
- */
-void results_ratio(struct results *r, const char *name, const struct series *a, const struct series *b,
-		   bool percent, double asked, int decimals);
+/* By rounds: the n-th of a and the n-th of b.  Nothing where one of them is missing. */
+void results_ratio(struct results *r, const struct ratio_spec *spec, const struct series *a,
+		   const struct series *b);
 
 #endif
