@@ -184,7 +184,8 @@ void report_asked(const struct ratio_spec *spec, char *buf, size_t n)
 {
 	snprintf(buf, n, "-");
 	if (spec->asked > 0)
-		snprintf(buf, n, "at %s %.4g%s", spec->at_most ? "most" : "least", spec->asked, spec->is_saved ? " %" : "");
+		snprintf(buf, n, "at %s %.4g%s", spec->at_most ? "most" : "least", spec->asked,
+			 spec->is_saved ? " %" : "");
 }
 
 void report_ratios(FILE *out, const struct results *r)
@@ -194,13 +195,13 @@ void report_ratios(FILE *out, const struct results *r)
 	fprintf(out, "\nratios: within a round\n\n%-56s  %8s  %15s  %15s\n", "", "median", "min-max", "asked");
 	for (uint32_t i = 0; i < r->n_ratios; i++) {
 		const struct ratio *x = &r->ratios[i];
-		char range[64], median[32], asked[32];
+		char range[64], median[32], saved[40], asked[32];
 
 		range_text(&x->values, x->spec.decimals, range, sizeof(range));
-		snprintf(median, sizeof(median), "%.*f%s", report_decimals(series_median(&x->values), x->spec.decimals),
-			 series_median(&x->values), x->spec.is_saved ? " %" : "");
+		median_text(&x->values, x->spec.decimals, median, sizeof(median));
+		snprintf(saved, sizeof(saved), "%s%s", median, x->spec.is_saved ? " %" : "");
 		report_asked(&x->spec, asked, sizeof(asked));
-		fprintf(out, "%-56s  %8s  %15s  %15s\n", x->spec.name, median, range, asked);
+		fprintf(out, "%-56s  %8s  %15s  %15s\n", x->spec.name, saved, range, asked);
 	}
 }
 
