@@ -10,6 +10,9 @@
  *
  * tests/tools/kv-entropy measures that on real models, with what else was tried.
  *
+ * Other keys and values are coded in the same way, exact as well, though it gains little: 0.97 of Q8 and 0.98 of Q4 are left
+ * (F16: 0.87).  All bytes in one plane would leave 0.94 and 0.976 at twice the time, too little for a second format.
+ *
  * Thread: any, one at a time.
  */
 #ifndef KVD_CODING_H

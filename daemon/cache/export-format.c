@@ -274,7 +274,7 @@ int export_read_record(struct export_stream *s, const struct export_shape *shape
 	rec.n_key = le32toh(head.n_key);
 	rec.ttl_ns = le64toh(head.ttl_ns);
 	if (le32toh(head.type) != TYPE_BLOCK || !rec.n_tokens || rec.n_tokens > shape->block_tokens ||
-	    rec.n_key > EXPORT_KEY_MAX)
+	    (shape->whole_blocks && rec.n_tokens < shape->block_tokens) || rec.n_key > EXPORT_KEY_MAX)
 		return damaged(s, "its first numbers are not those of a block", diag);
 	r = fn(arg, names, export_head_bytes(&rec) - sizeof(head));
 	if (!r)

@@ -29,6 +29,7 @@ struct export_shape {
 	uint32_t block_tokens;
 	uint64_t block_bytes;
 	uint32_t n_vocab;		/* not in the file: what tokens have to be below */
+	bool whole_blocks;		/* nor is this: there are no others */
 };
 
 /* One stream; zeroed before the header. */

@@ -108,6 +108,7 @@ void share_shape(const struct engine *e, const struct engine_model *em, struct e
 		.block_tokens = em->block_tokens,
 		.block_bytes = pool_root_geometry(em->root)->block_bytes,
 		.n_vocab = em->n_vocab,
+		.whole_blocks = !kb_has_partial_blocks(pool_root_geometry(em->root)),
 	};
 	engine_identify(e, em, &out->identity);
 }

@@ -11,7 +11,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, SANITIZED
-from test_prefix_bits import HOST, MAX_LEN, SEED, models, random_ids, random_requests
+from test_prefix_bits import HOST, MAX_LEN, SEED, all_types, models, random_ids, random_requests
 from test_prefix_real import MODELS, path_of
 
 __all__ = ["models"]    # a fixture
@@ -26,9 +26,10 @@ WAYS = {
     # Of which the disk holds no more.
     "small disk": ("--kv-memory", "2M", "--disk", "4M"),
 }
-# In `make check` each architecture has one way and one size of blocks.
-RANDOM = [(arch, way, BLOCKS[(i + j) % 3]) for i, arch in enumerate(prefix.ARCHS) for j, way in enumerate(WAYS)
-          if LONG or j == i % len(WAYS)]
+# In `make check` each architecture has one way, one size of blocks and one type of keys and values.
+RANDOM = [(arch, way, prefix.block_of(kv_type, BLOCKS[(i + j) % 3]), kv_type) for i, arch in enumerate(prefix.ARCHS)
+          for j, way in enumerate(WAYS) for t, kv_type in enumerate(prefix.KV_TYPES)
+          if LONG or (j == i % len(WAYS) and t == (i + 1) % 3)]
 
 
 class Restarts:
@@ -76,10 +77,10 @@ def judge(daemons, tmp_path):
     """judge(path of a model) -> the judge of its answers."""
     judges = []
 
-    def start(path, *options):
-        daemon = daemons("--model", path, "--no-cache", *(options or ("--kv-memory", "512M")),
+    def start(path, *options, kv_type="f16"):
+        daemon = daemons("--model", path, "--no-cache", "--kv-type", kv_type, *(options or ("--kv-memory", "512M")),
                          socket=tmp_path / f"judge{len(judges)}.sock")
-        judges.append(prefix.Judge(daemon))
+        judges.append(prefix.Judge(daemon, kv_type))
         return judges[-1]
     yield start
     for j in judges:
@@ -92,8 +93,11 @@ def restarts(daemons, directory):
     def make(paths, block_tokens, *options, seed=0, **kw):
         models_of = [word for path in paths for word in ("--model", path)]
         state = directory / "state"
-        return Restarts(lambda: daemons(*models_of, "--block-tokens", block_tokens, "--state-dir", state, *options, **kw),
-                        state, block_tokens, seed)
+
+        def start(kv_type=None):
+            return daemons(*models_of, "--block-tokens", block_tokens, "--state-dir", state, *options,
+                           *(("--kv-type", kv_type) if kv_type else ()), **kw)
+        return Restarts(start, state, block_tokens, seed)
     return make
 
 
@@ -117,13 +121,13 @@ def random_restarts(d, j, n_vocab, n, max_len, tokenize, way="roomy", longest=40
     d.d.idle()
 
 
-@pytest.mark.parametrize("arch,way,block_tokens", RANDOM)
-def test_random(judge, restarts, models, arch, way, block_tokens):
+@pytest.mark.parametrize("arch,way,block_tokens,kv_type", RANDOM)
+def test_random(judge, restarts, models, arch, way, block_tokens, kv_type):
     """Random prompts with common beginnings."""
     print(f"KVD_TEST_SEED={SEED}")
     path = models(arch)
-    j = judge(path)
-    d = restarts([path], block_tokens, "--prefill-quantum", "96", *WAYS[way], seed=SEED)
+    j = judge(path, kv_type=kv_type)
+    d = restarts([path], block_tokens, "--prefill-quantum", "96", "--kv-type", kv_type, *WAYS[way], seed=SEED)
     random_restarts(d, j, prefix.N_VOCAB, N_RANDOM, MAX_LEN, j.client.tokenize, way)
 
 
@@ -162,11 +166,12 @@ def test_expires_while_nobody_runs(restarts, models):
         assert prefix.ask(c, long).usage["cached"] == 96
 
 
-def test_counted(judge, restarts, models):
+@all_types
+def test_counted(judge, restarts, models, kv_type):
     """Exactly whole blocks, from each of many lengths; what is generated is there as well; open tails are not."""
-    path = models("gemma3")
-    j = judge(path)
-    d = restarts([path], 16, *WAYS["roomy"])
+    path, block = models("gemma3"), prefix.block_of(kv_type, 16)
+    j = judge(path, kv_type=kv_type)
+    d = restarts([path], block, "--kv-type", kv_type, *WAYS["roomy"])
     lengths = [1, 15, 16, 17, 31, 32, 33, 48, 100, 511, 512, 513, 600]
     with d.d.client() as c:
         answers = [prefix.ask(c, random_ids(n, n), 20).ids for n in lengths]
@@ -178,17 +183,18 @@ def test_counted(judge, restarts, models):
             r = prefix.ask(c, ids)
             j.right(ids, r)
             # The last token of the answer was not computed, and the last of a prompt always is.
-            assert r.usage["cached"] == (len(ids) - 1) // 16 * 16
+            assert r.usage["cached"] == (len(ids) - 1) // block * block
             lost += len(ids) - 1 - r.usage["cached"]
     print(f"tokens of open tails that were computed again: {lost / len(lengths):.1f} of each sequence")
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_in_the_middle(judge, restarts, models, end):
+@pytest.mark.parametrize("end,kv_type", [("stop", "f16"), ("kill", "f16"), ("stop", "q8"), ("kill", "q4")])
+def test_in_the_middle(judge, restarts, models, end, kv_type):
     """It ends while it computes and writes: what was committed by then is found, and a stop loses nothing."""
     path = models("llama")
-    j = judge(path)
-    d = restarts([path], 16, *WAYS["roomy"], env={"KVD_TEST_STEP_DELAY_MS": "1"})
+    j = judge(path, kv_type=kv_type)
+    d = restarts([path], prefix.block_of(kv_type, 16), "--kv-type", kv_type, *WAYS["roomy"],
+                 env={"KVD_TEST_STEP_DELAY_MS": "1"})
     n_found = 0
     for turn in range(16 if LONG else 5):
         ids = random_ids(100 + turn, 650)
@@ -223,6 +229,24 @@ def test_cancelled_while_it_reads(judge, restarts, models):
             j.right(ids, r)
             assert r.usage["cached"] >= 592
     d.d.idle()
+
+
+def test_other_type(judge, restarts, models):
+    """Blocks of each type are that type's alone, side by side in one directory."""
+    path = models("llama")
+    judges = {kv_type: judge(path, kv_type=kv_type) for kv_type in prefix.KV_TYPES}
+    d, ids, made = restarts([path], 32, *WAYS["roomy"]), random_ids(4, 300), set()
+    start = d.start
+    for kv_type in prefix.KV_TYPES * 2:
+        d.start = lambda kv_type=kv_type: start(kv_type=kv_type)
+        d("stop" if kv_type == "q8" else "kill")
+        with d.d.client() as c:
+            r = prefix.ask(c, ids)
+            judges[kv_type].right(ids, r)
+            assert r.usage["cached"] == (288 if kv_type in made else 0)
+        made.add(kv_type)
+        d.d.until(lambda: d.d.status()["disk_blocks"] >= 9, "written")
+    assert len(disk.Committed(d.state).roots) == 3
 
 
 def test_model_swap(judge, restarts, models):
