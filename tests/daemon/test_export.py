@@ -44,6 +44,25 @@ def judge(start):
     j.close()
 
 
+@pytest.fixture
+def start_type(start, kv_type):
+    def start_one(*options, **kw):
+        return start("--kv-type", kv_type, *options, block=prefix.block_of(kv_type, BLOCK), **kw)
+    return start_one
+
+
+@pytest.fixture
+def judge_type(start_type, kv_type):
+    j = prefix.Judge(start_type("--no-cache"), kv_type)
+    yield j
+    j.close()
+
+
+# Of SHAPE: 4 layers of 4 heads of 32 channels.  In turn: a number of 16 bits; 8, and a scale for 32; 4, and two scales
+# for 32, once for a token's values and, for the keys, a channel's 32 tokens.
+TOKEN_BYTES = {"f16": 4 * 4 * 2 * 64, "q8": 4 * 4 * 2 * 34, "q4": 4 * 4 * 2 * 20}
+
+
 def random_ids(seed, n):
     rng = random.Random(seed)
     return [rng.randrange(3, prefix.N_VOCAB) for _ in range(n)]
@@ -83,7 +102,7 @@ def all_cached(d, judge, prompts, **fields):
     with d.client() as c:
         for ids in prompts:
             r = prefix.ask(c, ids, 6, **fields)
-            assert r.usage["cached"] == len(ids) - 1, (len(ids), r.usage)
+            assert r.usage["cached"] == prefix.reusable(len(ids), judge.kv_type), (len(ids), r.usage)
             judge.right(ids, r)
 
 
@@ -103,7 +122,9 @@ def nothing_cached(d, prompts, **fields):
 # --- from one daemon to another ------------------------------------------------------------
 
 
-def test_same_answers(start, judge, directory):
+@pytest.mark.parametrize("kv_type", prefix.KV_TYPES)
+def test_same_answers(start_type, judge_type, directory, kv_type):
+    start, judge = start_type, judge_type
     prompts, keyed = branches(), [random_ids(50, 100)]
     a = start()
     fill(a, prompts)
@@ -113,7 +134,10 @@ def test_same_answers(start, judge, directory):
     with a.client() as c:
         entries = c.cache_ls()
     assert (r["n_entries"], r["n_tokens"]) == (len(entries), sum(e["n_tokens"] for e in entries)) and r["code"] == 0
-    assert r["bytes"] == r["n_tokens"] * 2048 and r["bytes"] < os.stat(directory / "x").st_size < r["bytes"] * 1.1
+    assert r["bytes"] == r["n_tokens"] * TOKEN_BYTES[kv_type]
+    assert r["bytes"] < os.stat(directory / "x").st_size < r["bytes"] * 1.1
+    if kv_type == "q4":
+        assert all(e["n_tokens"] % prefix.Q4_BLOCK == 0 for e in entries)
     b = start()
     with b.client() as c:
         got = take(c, directory / "x")
@@ -123,7 +147,7 @@ def test_same_answers(start, judge, directory):
         assert sorted((e["namespace"], e["first"], e["n_tokens"], e["words"]) for e in there) == \
             sorted((e["namespace"], e["first"], e["n_tokens"], e["words"]) for e in entries)
         assert all(0 < e["ttl_ns"] <= 1000 * 10**9 for e in there if "ttl_ns" in e)
-        assert sum("ttl_ns" in e for e in there) == 4
+        assert sum("ttl_ns" in e for e in there) == (1 if kv_type == "q4" else 4)
         # Again: all of it is there.
         got = take(c, directory / "x")
         assert (got["n_entries"], got["n_there"]) == (0, r["n_entries"])
@@ -393,13 +417,14 @@ def test_cut(start, directory):
 
 
 def test_of_something_else(start, directory, tmp_path):
-    """Another model, level, block size: refused, with the field."""
+    """Another model, level, block size, type: refused, with the field."""
     a = start()
     fill(a, branches())
     export(a, directory / "x")
     other = make_tiny(tmp_path / "other.gguf", *SHAPE, "--seed", "5")
-    for kw, word in (({"file": other}, "model"), ({"level": "c"}, "CPU level"), ({"block": 32}, "layout of a block")):
-        b = start(*(("--cpu-level", kw.pop("level")) if "level" in kw else ()), **kw)
+    for options, kw, word in (((), {"file": other}, "model"), (("--cpu-level", "c"), {}, "CPU level"),
+                              ((), {"block": 32}, "layout of a block"), (("--kv-type", "q8"), {}, "type of keys and values")):
+        b = start(*options, **kw)
         with b.client() as c:
             assert word in refused(19, take, c, directory / "x")
             assert not c.cache_ls()

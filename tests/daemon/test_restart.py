@@ -55,11 +55,11 @@ def judge_of(daemons, models, tmp_path):
     """judge(name or path) -> Judge"""
     judges = []
 
-    def judge(model, *options):
+    def judge(model, *options, kv_type="f16"):
         path = models(model) if model in prefix.ARCHS else model
-        d = daemons("--model", path, "--no-cache", "--kv-memory", "256M", *options,
+        d = daemons("--model", path, "--no-cache", "--kv-memory", "256M", "--kv-type", kv_type, *options,
                     socket=tmp_path / f"judge{len(judges)}.sock")
-        judges.append(prefix.Judge(d))
+        judges.append(prefix.Judge(d, kv_type))
         return judges[-1]
     yield judge
     for j in judges:
@@ -84,10 +84,16 @@ def ask(d, judge, ids, n=8, **fields):
 
 # --- what is computed once is not computed again ---
 
-@pytest.mark.parametrize("how", ENDS)
-def test_all_is_there(managers, models, judge_of, how):
-    """Prompts of lengths around a block's: to the token, in the next process and in the one after it."""
-    m, judge = managers("--model", models("llama"), *OPTIONS), judge_of("llama")
+def options_of(kv_type):
+    return ("--kv-memory", "32M", "--prefill-quantum", "64", "--kv-type", kv_type,
+            "--block-tokens", prefix.block_of(kv_type, BLOCK))
+
+
+@pytest.mark.parametrize("how,kv_type", [(how, "f16") for how in ENDS] + [
+    ("restart", "q8"), ("restart", "q4"), (signal.SIGKILL, "q4")])
+def test_all_is_there(managers, models, judge_of, how, kv_type):
+    """Prompts of lengths around a block's: all that can be of use, in the next process and in the one after it."""
+    m, judge = managers("--model", models("llama"), *options_of(kv_type)), judge_of("llama", kv_type=kv_type)
     d = m.start()
     assert set(m.names()) == NAMES
     asked = [random_ids(i, n) for i, n in enumerate([1, 2, 15, 16, 17, 31, 32, 33, 64, 300, 513, 700])]
@@ -100,11 +106,12 @@ def test_all_is_there(managers, models, judge_of, how):
         assert {name: os.fstat(m.fd(name)).st_ino for name in NAMES} == files
         before = d.status()["prompt_tokens"]
         for ids in asked:
-            assert ask(d, judge, ids) == len(ids) - 1, f"{len(ids)} tokens, turn {turn}"
-        assert d.status()["prompt_tokens"] - before == len(asked)
+            assert ask(d, judge, ids) == prefix.reusable(len(ids), kv_type), f"{len(ids)} tokens, turn {turn}"
+        computed = sum(len(ids) - prefix.reusable(len(ids), kv_type) for ids in asked)
+        assert d.status()["prompt_tokens"] - before == computed
         # What is new goes beside what was there.
         more = random_ids(100 + turn, 200)
-        assert ask(d, judge, asked[-1] + more) == len(asked[-1])
+        assert ask(d, judge, asked[-1] + more) == prefix.common(len(asked[-1]), kv_type)
         asked.append(asked[-1] + more)
     m.check()
 
@@ -126,13 +133,14 @@ def test_answers_go_on(managers, models, judge_of):
         d = end(m, ENDS[turn % 3 if turn < 4 else turn % 2])
 
 
-@pytest.mark.parametrize("arch,block_tokens", [("llama", 16), ("gemma3", 32), ("gemma3, window 520", 64), ("qwen2", 16),
-                                               ("phi3", 32)])
-def test_random(managers, models, judge_of, arch, block_tokens):
+@pytest.mark.parametrize("arch,block_tokens,kv_type", [
+    ("llama", 16, "f16"), ("gemma3", 32, "q4"), ("gemma3, window 520", 64, "q8"), ("qwen2", 16, "f16"), ("phi3", 32, "q4")])
+def test_random(managers, models, judge_of, arch, block_tokens, kv_type):
     """Random prompts with common beginnings, several clients at once, in a small pool, and processes that end in every way."""
     print(f"KVD_TEST_SEED={SEED}")
-    m = managers("--model", models(arch), "--kv-memory", "6M", "--block-tokens", block_tokens, "--prefill-quantum", "96")
-    judge, rng = judge_of(arch), random.Random(SEED)
+    m = managers("--model", models(arch), "--kv-memory", "6M" if kv_type == "f16" else "2M", "--kv-type", kv_type,
+                 "--block-tokens", block_tokens, "--prefill-quantum", "96")
+    judge, rng = judge_of(arch, kv_type=kv_type), random.Random(SEED)
     d, n_cached = m.start(), 0
     for turn in range(30 if LONG else 2 if SANITIZED else 4):
         with d.client() as c:
@@ -238,6 +246,17 @@ def test_other_blocks(managers, models, judge_of):
     # They are of different roots: none takes another's, and each finds its own.
     for block in (16, 32, 64):
         assert ask(m.restart("--block-tokens", block), judge, ids) == 299
+
+
+def test_other_type(managers, models, judge_of):
+    """Of a type there is what was computed of that type, after another had the memory, too."""
+    m, ids = managers("--model", models("llama"), "--kv-memory", "32M", "--block-tokens", 32), random_ids(1, 300)
+    judges = {kv_type: judge_of("llama", kv_type=kv_type) for kv_type in prefix.KV_TYPES}
+    assert ask(m.start("--kv-type", "f16"), judges["f16"], ids) == 0
+    assert ask(m.restart("--kv-type", "q8"), judges["q8"], ids) == 0
+    assert ask(end(m, signal.SIGKILL, "--kv-type", "q4"), judges["q4"], ids) == 0
+    for kv_type in prefix.KV_TYPES:
+        assert ask(m.restart("--kv-type", kv_type), judges[kv_type], ids) == prefix.reusable(300, kv_type)
 
 
 def test_other_level(managers, models, judge_of):

@@ -283,6 +283,21 @@ static void test_lies(void **state)
 	write_all(&b, items, 3);
 	assert_int_equal(read_all(&b, items, 3, &end), 2);
 	assert_int_equal(end, EXPORT_E_BAD);
+	/* Where blocks are of use as a whole there is no tail at all. */
+	shape.whole_blocks = true;
+	for (uint32_t n = 15; n <= 16; n++) {
+		struct export_stream r = { 0 }, w = { 0 };
+		struct diag diag = DIAG_NULL;
+		static struct item got;
+
+		items[0] = item_of(n, 0, "", 1);
+		b.at = 0;
+		b.n = export_put_header(&w, &shape, b.data);
+		put(&b, &w, &shape, &items[0]);
+		assert_int_equal(export_read_header(&r, &shape, read_bytes, &b, &diag), 0);
+		assert_int_equal(export_read_record(&r, &shape, read_bytes, &b, &got.r, got.kv, &diag),
+				 n < 16 ? EXPORT_E_BAD : 0);
+	}
 }
 
 static void test_other_shapes(void **state)
