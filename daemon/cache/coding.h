@@ -10,8 +10,9 @@
  *
  * tests/tools/kv-entropy measures that on real models, with what else was tried.
  *
- * Other keys and values are coded in the same way, exact as well, though it gains little: 0.97 of Q8 and 0.98 of Q4 are left
- * (F16: 0.87).  All bytes in one plane would leave 0.94 and 0.976 at twice the time, too little for a second format.
+ * Other keys and values are coded in the same way, exact as well, though it gains little: of F16 0.87 is left, of Q8
+ * 0.97, of Q4 0.98.  All bytes in one plane would leave 0.94 of Q8 and 0.976 of Q4, at twice the time: too little for
+ * a second format.
  *
  * Thread: any, one at a time.
  */
