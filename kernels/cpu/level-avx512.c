@@ -2,7 +2,7 @@
 /* The level of AVX-512 F, BW, DQ and VL: the vector kernels with 16 lanes. */
 #include "simd-avx512.h"
 #include "simd-level.h"
-#include "simd-product.h"
+#include "simd-product-512.h"
 
 static bool supported(void)
 {

@@ -3,7 +3,7 @@
 #define KC_VNNI
 #include "simd-avx512.h"
 #include "simd-level.h"
-#include "simd-product.h"
+#include "simd-product-512.h"
 
 static bool supported(void)
 {

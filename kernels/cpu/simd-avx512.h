@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * simd-avx512.h - the vector of simd-*.h on AVX-512 F, BW, DQ and VL, and on VNNI
- * where the level defines KC_VNNI: 16 lanes.  See simd-avx2.h.
+ * where the level defines KC_VNNI: 16 lanes.  See simd-avx2.h.  KC_EMULATED: a
+ * test has functions in place of the intrinsics.
  */
 #ifndef KC_SIMD_AVX512_H
 #define KC_SIMD_AVX512_H
@@ -189,7 +190,15 @@ INLINE vi dot_small_end(vi sum)
 
 INLINE vi dot_pairs(vi sum, vi w, vi x)
 {
-	return _mm512_add_epi32(sum, _mm512_madd_epi16(w, x));
+	vi both = _mm512_madd_epi16(w, x);
+
+#ifdef KC_EMULATED
+	return _mm512_add_epi32(sum, both);
+#else
+	/* In place: gcc 12 copies and spills sums that it adds itself, some fifty of them per step. */
+	__asm__("vpaddd %1, %0, %0" : "+v"(sum) : "v"(both));
+	return sum;
+#endif
 }
 #endif
 

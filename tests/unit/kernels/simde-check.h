@@ -17,9 +17,10 @@
 #include "level-check.h"
 
 #ifdef HAVE_SIMDE
+#define KC_EMULATED
 #include "kernels/cpu/simd-avx512.h"
 #include "kernels/cpu/simd-level.h"
-#include "kernels/cpu/simd-product.h"
+#include "kernels/cpu/simd-product-512.h"
 
 static bool supported(void)
 {
