@@ -117,6 +117,7 @@ AVX512_CFLAGS := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq 
 $(BUILD)/obj/%/level-avx2.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) -mavx2 -mfma -mf16c
 $(BUILD)/obj/%/level-avx512.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) $(AVX512_CFLAGS)
 $(BUILD)/obj/%/level-avx512vnni.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) $(AVX512_CFLAGS) -mavx512vnni
+$(BUILD)/obj/%/level-amx.o: LEVEL_CFLAGS = $(KERNEL_CFLAGS) $(AVX512_CFLAGS) -mavx512vnni -mamx-tile -mamx-int8
 # The AVX-512 kernels again, emulated by SIMDe (libsimde-dev) on AVX2, for a test.
 # Unrolled they take ninety seconds to compile instead of three.
 ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine)),)
@@ -327,7 +328,7 @@ lint:
 
 # The AVX-512 sources differ from the AVX2 ones in their vectors only.
 tidy:
-	@printf '%s\0' $(filter-out %-avx512.c %-avx512vnni.c,$(C_SRC)) | xargs -0 -P 2 -I FILE sh -c \
+	@printf '%s\0' $(filter-out %-avx512.c %-avx512vnni.c %/level-amx.c,$(C_SRC)) | xargs -0 -P 2 -I FILE sh -c \
 		'out=$$($(CLANG_TIDY) --quiet FILE -- -std=gnu17 -I. -D_GNU_SOURCE -DKVD_VERSION=\"\" -mavx2 -mfma -mf16c 2>&1) || \
 		{ printf "%s\n" "$$out"; exit 1; }'
 

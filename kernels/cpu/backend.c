@@ -16,6 +16,7 @@
 /* Best first. */
 static const struct kc_level *const levels[] = {
 #ifdef __x86_64__
+	&kc_level_amx,
 	&kc_level_avx512vnni,
 	&kc_level_avx512,
 	&kc_level_avx2,

@@ -162,6 +162,7 @@ extern const struct kc_level kc_level_c;
 extern const struct kc_level kc_level_avx2;
 extern const struct kc_level kc_level_avx512;
 extern const struct kc_level kc_level_avx512vnni;
+extern const struct kc_level kc_level_amx;
 
 /*
  * What attention over a segment keeps beside its result, floats: scores; the keys or values of KC_ATTEND_TILE

@@ -50,6 +50,7 @@ INLINE vf vf_neg(vf a) { return vf_as_float(_mm512_xor_si512(vi_as_int(a), vi_se
 INLINE vf vf_of_int(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi vf_round(vf a) { return _mm512_cvtps_epi32(a); }
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }
+INLINE void vi_store(void *p, vi v) { _mm512_storeu_si512(p, v); }
 INLINE vi vi_zero(void) { return _mm512_setzero_si512(); }
 INLINE vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
 INLINE vi vi_low_nibbles(vi a) { return vi_and(a, vi_set1(0x0f0f0f0f)); }

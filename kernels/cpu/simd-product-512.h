@@ -123,13 +123,11 @@ SPECIALIZED void half_8(vf *acc, const struct step *t, const enum kb_type type, 
 	}
 }
 
-SPECIALIZED void step_8(vf *acc, const struct step *t, const enum kb_type type, const int n_rows)
+/* What the minimums of a step's weights, or their middles, add. */
+SPECIALIZED void add_offsets(vf *acc, const struct step *t, const enum kb_type type, const int n_rows)
 {
-	vf offset[2];
+	vf offset[2] = { load_offset(type, t->block, t->scales, t->unit) };
 
-	half_8(acc, t, type, 0, n_rows);
-	half_8(acc, t, type, 1, n_rows);
-	offset[0] = load_offset(type, t->block, t->scales, t->unit);
 	if (!kc_layouts[type].fine) {
 		UNROLL
 		for (int r = 0; r < n_rows; r++)
@@ -142,6 +140,13 @@ SPECIALIZED void step_8(vf *acc, const struct step *t, const enum kb_type type, 
 		acc[r] = vf_fma(offset[0], vf_set1(t->h[r * (int)D_STRIDE]), acc[r]);
 		acc[r] = vf_fma(offset[1], vf_set1(t->h[r * (int)D_STRIDE + 1]), acc[r]);
 	}
+}
+
+SPECIALIZED void step_8(vf *acc, const struct step *t, const enum kb_type type, const int n_rows)
+{
+	half_8(acc, t, type, 0, n_rows);
+	half_8(acc, t, type, 1, n_rows);
+	add_offsets(acc, t, type, n_rows);
 }
 
 /* Four columns of the first row's x, of all rows. */

@@ -238,6 +238,23 @@ static inline void check_shape(const struct kc_level *level, struct kb_backend *
 	be->ops->tensor_free(be, w);
 }
 
+/* More rows than are multiplied together, or share anything. */
+static inline void check_many_rows(const struct kc_level *level, struct kb_backend *be, uint64_t *rng,
+				   enum kb_type type, uint32_t cols)
+{
+	static const uint32_t counts[] = { 83, 76, 64, 48, 31 };
+	struct kb_tensor *w = random_matrix(be, rng, type, 33, cols, 1);
+	float *x = wild_floats(rng, (size_t)84 * cols, false);
+	struct kc_rows in;
+
+	rows_init(&in, x, 84, cols);
+	for (size_t i = 0; i < sizeof(counts) / sizeof(counts[0]); i++)
+		check_product(level, w, &in, 1, counts[i]);
+	rows_deinit(&in);
+	free(x);
+	be->ops->tensor_free(be, w);
+}
+
 static inline void check_products(const struct kc_level *level)
 {
 	/* Columns are counted in blocks of 32, or of 256 where the type has such. */
@@ -257,14 +274,17 @@ static inline void check_products(const struct kc_level *level)
 				continue;
 			check_shape(level, be, &rng, test_types[t].type, s[0], s[1] * block, s[2]);
 		}
+		check_many_rows(level, be, &rng, test_types[t].type, 2 * block);
 	}
 	be->ops->close(be);
 }
 
+#define EXTREMES 16
+
 /* Activations whose quants are all the largest, all the smallest, alternating, and of mixed signs. */
 static inline void extreme_rows(struct kc_rows *in, uint32_t cols)
 {
-	float *x = must(malloc(4 * cols * sizeof(*x)));
+	float *x = must(malloc((size_t)EXTREMES * cols * sizeof(*x)));
 
 	for (uint32_t k = 0; k < cols; k++) {
 		x[k] = 1;
@@ -272,7 +292,9 @@ static inline void extreme_rows(struct kc_rows *in, uint32_t cols)
 		x[2 * cols + k] = k % 2 ? 1 : -1;
 		x[3 * cols + k] = k * 7 % 5 > 2 ? 1 : -1;
 	}
-	rows_init(in, x, 4, cols);
+	for (uint32_t i = 4; i < EXTREMES; i++)
+		memcpy(x + (size_t)i * cols, x + (size_t)(i % 4) * cols, cols * sizeof(*x));
+	rows_init(in, x, EXTREMES, cols);
 	assert_int_equal(in->q[0], 127);
 	assert_int_equal(in->q[cols], -127);
 	assert_int_equal(in->q16[0], 32767);
@@ -305,6 +327,7 @@ static inline void check_saturation(const struct kc_level *level)
 			}
 			w = make_matrix(be, t->type, ROWS, COLS, data);
 			check_product(level, w, &in, 0, 4);
+			check_product(level, w, &in, 0, EXTREMES);
 			check_product(level, w, &in, 0, 1);
 			check_product(level, w, &in, 2, 2);
 			be->ops->tensor_free(be, w);

@@ -2,7 +2,8 @@
 /*
  * simde-check.h - a program that checks a level of AVX-512 against plain C on a
  * machine with AVX2 only: the same headers as the native level, their
- * intrinsics emulated by SIMDe.  EMULATED names it; KC_VNNI as in the level.
+ * intrinsics emulated by SIMDe, those of tiles by emulated-amx.h.  EMULATED
+ * names it; KC_VNNI as in the level; KC_AMX: with tiles.
  */
 #ifndef KERNELS_SIMDE_CHECK_H
 #define KERNELS_SIMDE_CHECK_H
@@ -12,6 +13,7 @@
 #if __has_include(<simde/x86/avx512.h>) && defined(__AVX2__)
 #define HAVE_SIMDE 1
 #include "simde-avx512.h"
+#include "emulated-amx.h"
 #endif
 
 #include "level-check.h"
@@ -20,7 +22,13 @@
 #define KC_EMULATED
 #include "kernels/cpu/simd-avx512.h"
 #include "kernels/cpu/simd-level.h"
+#ifdef KC_AMX
+#include "kernels/cpu/simd-amx.h"
+#define PRODUCT amx_product
+#else
 #include "kernels/cpu/simd-product-512.h"
+#define PRODUCT simd_product
+#endif
 
 static bool supported(void)
 {
@@ -30,9 +38,19 @@ static bool supported(void)
 static const struct kc_level emulated = {
 	.name = EMULATED " by SIMDe",
 	.supported = supported,
-	.product = simd_product,
+	.product = PRODUCT,
 	SIMD_LEVEL,
 };
+
+/* By every check of a level that has them. */
+static void check_tiles_used(void)
+{
+#ifdef KC_AMX
+	assert_true(emulated_amx.n_products > 0);
+	assert_false(emulated_amx.configured);
+	emulated_amx.n_products = 0;
+#endif
+}
 
 #define TEST(name) \
 	static void test_##name(void **state) \
@@ -40,6 +58,7 @@ static const struct kc_level emulated = {
 		if (!emulated.supported()) \
 			skip(); \
 		check_##name(&emulated); \
+		check_tiles_used(); \
 	}
 #else
 #define TEST(name) \

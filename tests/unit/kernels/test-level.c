@@ -7,6 +7,7 @@ static const struct kc_level *const levels[] = {
 	&kc_level_avx2,
 	&kc_level_avx512,
 	&kc_level_avx512vnni,
+	&kc_level_amx,
 #endif
 	&kc_level_c,
 };
