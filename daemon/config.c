@@ -79,7 +79,7 @@ static const struct option_row rows[] = {
 	{ "max-seqs", KIND_NUMBER, FIELD(server.max_seqs), 1, 1024, "N", "sequences that run at once" },
 	{ "threads", KIND_NUMBER, FIELD(server.n_threads), 0, 1024, "N", "threads that compute" },
 	{ "device", KIND_CHOICE, 0, 0, 0, "auto|cpu", "where to compute" },
-	{ "cpu-level", KIND_CHOICE, FIELD(cpu_level), 0, 0, "c|avx2|avx512|avx512vnni", "CPU instructions to use" },
+	{ "cpu-level", KIND_CHOICE, FIELD(cpu_level), 0, 0, "c|avx2|avx512|avx512vnni|amx", "CPU instructions to use" },
 	{ "prefill-quantum", KIND_NUMBER, FIELD(server.prefill_quantum), 1, 8192, "N",
 	  "prompt tokens in one step beside running sequences" },
 	{ "prefill-ratio", KIND_NUMBER, FIELD(server.prefill_ratio), 110, 100000, "PERCENT",
@@ -291,8 +291,9 @@ static int set_choice(struct config *c, const struct option_row *row, const char
 		c->server.no_fairness = strcmp(value, "none") == 0;
 		return 0;
 	}
-	if (strcmp(value, "c") && strcmp(value, "avx2") && strcmp(value, "avx512") && strcmp(value, "avx512vnni"))
-		return diag_set(diag, -EINVAL, "cpu-level: \"%s\" is not c, avx2, avx512 or avx512vnni", value);
+	if (strcmp(value, "c") && strcmp(value, "avx2") && strcmp(value, "avx512") && strcmp(value, "avx512vnni") &&
+	    strcmp(value, "amx"))
+		return diag_set(diag, -EINVAL, "cpu-level: \"%s\" is not c, avx2, avx512, avx512vnni or amx", value);
 	return set_string(&c->cpu_level, row->name, value, diag);
 }
 

@@ -408,7 +408,7 @@ struct kb_backend {
 
 struct kb_cpu_options {
 	uint32_t n_threads;	/* 0: as many as the CPUs this process may use */
-	const char *level;	/* NULL: best by CPUID; "c", "avx2", "avx512", "avx512vnni" */
+	const char *level;	/* NULL: best by CPUID; "c", "avx2", "avx512", "avx512vnni", "amx" */
 };
 
 /*

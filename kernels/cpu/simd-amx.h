@@ -104,7 +104,7 @@ SPECIALIZED void tile_unpack(const enum kb_type type, const uint8_t *block, uint
 
 		prefetch(block, kc_quants_offset(l));
 		NO_UNROLL
-		for (uint32_t i = 0; i < l->weights; i += KC_BLOCK, quants += kc_quants_bytes(l), b += KC_BLOCK * KC_LANES) {
+		for (uint32_t i = 0; i < l->weights; i += KC_BLOCK) {
 			prefetch(quants, kc_quants_bytes(l));
 			UNROLL
 			for (int half = 0; half < 2; half++) {
@@ -116,6 +116,8 @@ SPECIALIZED void tile_unpack(const enum kb_type type, const uint8_t *block, uint
 					vi_store(b + (4 * half + j) * (int)KC_PIECE,
 						 unpack_next(&u, type, quants, half, j, 0));
 			}
+			quants += kc_quants_bytes(l);
+			b += KC_BLOCK * KC_LANES;
 		}
 	}
 }

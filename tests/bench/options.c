@@ -69,7 +69,7 @@ static void print_help(FILE *out)
 	      "      --probe-memory N  MB that the probe reads: more than all caches (512)\n"
 	      "      --chunk N         prompt tokens per step (512)\n"
 	      "      --block-tokens N  16, 32 or 64 (32)\n"
-	      "      --level NAME      CPU instructions: c, avx2, avx512, avx512vnni... (the best there is)\n"
+	      "      --level NAME      CPU instructions: c, avx2, avx512, avx512vnni, amx (the best there is)\n"
 	      "      --json            one JSON document to standard output\n"
 	      "      --html FILE       also one page of HTML, with plots\n"
 	      "  -q, --quiet           no progress on standard error\n"

@@ -74,7 +74,8 @@ static inline void amx_load(int tile, const void *base, ptrdiff_t stride)
 {
 	amx_zero(tile);
 	for (unsigned i = 0; i < emulated_amx.rows[tile]; i++)
-		memcpy(emulated_amx.data[tile][i], (const uint8_t *)base + (ptrdiff_t)i * stride, emulated_amx.bytes[tile]);
+		memcpy(emulated_amx.data[tile][i], (const uint8_t *)base + (ptrdiff_t)i * stride,
+		       emulated_amx.bytes[tile]);
 }
 
 static inline void amx_store(int tile, void *base, ptrdiff_t stride)
