@@ -22,14 +22,16 @@
 
 #include "cpu.h"
 
-#define PANEL_STEPS 16u		/* of 32 columns */
+/* Of 32 columns: with the quants, and without them. */
+#define PANEL_STEPS 16u
+#define PANEL_SCALES 48u
 #define PANEL_ROWS 4
 
 /* Of step b of a group: */
 struct panel {
-	_Alignas(64) float scale[PANEL_STEPS][2][KC_LANES];	/* of the halves; [1]: if fine */
-	_Alignas(64) float offset[PANEL_STEPS][2][KC_LANES];
-	const uint8_t *packed[PANEL_STEPS];			/* the quants in memory */
+	_Alignas(64) float scale[PANEL_SCALES][2][KC_LANES];	/* of the halves; [1]: if fine */
+	_Alignas(64) float offset[PANEL_SCALES][2][KC_LANES];
+	const uint8_t *packed[PANEL_SCALES];			/* the quants in memory */
 	/*
 	 * Quants taken apart, [b][half][j] as bytes, 64 of them.  For 16-bit activations they are words: first
 	 * all `even`, then all `odd` of dot_bytes_weights().
@@ -343,10 +345,10 @@ SPECIALIZED void panel_product(const struct product_task *t, const enum kb_type 
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint32_t n_blocks = t->in->cols / l->weights, steps = l->weights / KC_BLOCK;
-	const uint32_t n_panels = (n_blocks * steps + PANEL_STEPS - 1) / PANEL_STEPS;
+	const bool packed = stays_packed(type, n_rows);
+	const uint32_t room = packed ? PANEL_SCALES : PANEL_STEPS, n_panels = (n_blocks * steps + room - 1) / room;
 	const uint32_t most = (n_blocks + n_panels - 1) / n_panels;
 	const uint32_t n_passes = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
-	const bool packed = stays_packed(type, n_rows);
 	const uint8_t *w = t->w;
 	struct panel p;
 	uint32_t n;
