@@ -10,6 +10,7 @@ import shutil
 import statistics
 
 import kvdclient as k
+import prefix
 import pytest
 from asker import Asker
 from conftest import HERE, LONG, SANITIZED, make_tiny
@@ -55,12 +56,13 @@ def ask(asker, ids, n=4):
     return r
 
 
-def seen(asker, ids):
+def seen(asker, ids, whole_blocks=False):
     """All but times and the answer itself."""
     before, page_before = asker("status"), asker("page")
     r = ask(asker, ids)
     after, page_after = asker("status"), asker("page")
-    assert r["usage"]["miss_token"] == ids[r["usage"]["cached"]]
+    missed, n_same = r["usage"]["cached"], prefix.Q4_BLOCK if whole_blocks else 1
+    assert r["usage"]["miss_token"] in ids[missed:missed + n_same]
     usage = {key: v for key, v in r["usage"].items()
              if not key.endswith("_ns") and key not in ("miss_token", "miss_bytes", "n_bytes")}
     # The page is written some times a second: only what does not depend on when is looked at.
@@ -70,23 +72,24 @@ def seen(asker, ids):
             "page": len(page_after) - len(page_before)}
 
 
-def test_own_hits_others_do_not(served):
-    d, one, two = served("--kv-memory", "16M", "--prefill-quantum", "64")
+@pytest.mark.parametrize("kv_type", ["f16", "q4"])
+def test_own_hits_others_do_not(served, kv_type):
+    d, one, two = served("--kv-memory", "16M", "--prefill-quantum", "64", "--kv-type", kv_type)
     rng = random.Random(1)
     p, q = prompt(rng), prompt(rng)
     # So that something of its own is there both times.
     ask(two, prompt(rng))
     first = ask(one, p)
     assert first["usage"]["cached"] == 0
-    ours, theirs = seen(two, p), seen(two, q)
+    ours, theirs = seen(two, p, kv_type == "q4"), seen(two, q, kv_type == "q4")
     assert ours == theirs
     assert ours["usage"]["cached"] == 0 and ours["usage"]["miss"] == k.MISS_DIFFERS
     assert len(ours["progress"]) >= N_PROMPT // 64
     # What uid 2 filled in is its own ...
-    assert ask(two, p)["usage"]["cached"] == N_PROMPT - 1
+    assert ask(two, p)["usage"]["cached"] == prefix.reusable(N_PROMPT, kv_type)
     # ... and uid 1 has its own.
     again = ask(one, p)
-    assert again["usage"]["cached"] == N_PROMPT - 1
+    assert again["usage"]["cached"] == prefix.reusable(N_PROMPT, kv_type)
     assert (again["ids"], again["logprobs"]) == (first["ids"], first["logprobs"])
 
 

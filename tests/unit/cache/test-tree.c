@@ -305,7 +305,11 @@ static void test_drop_in_use(void **state)
 /* A KV type that is sealed by the block: reuse to the block, no short leaves. */
 static void test_whole_blocks(void **state)
 {
-	int32_t t[16];
+	const uid_t uid = 0;
+	struct tree_path p;
+	struct tree_match m;
+	enum tree_miss miss;
+	int32_t t[16], other[16];
 
 	count_up(t, 16);
 	fixture_deinit(&f);
@@ -314,6 +318,33 @@ static void test_whole_blocks(void **state)
 	assert_int_equal(stats().n_entries, 3);
 	assert_int_equal(found("a", t, 16, NULL), 12);
 	assert_int_equal(found("a", t, 12, NULL), 8);
+	found("a", t, 13, &miss);
+	assert_int_equal(miss, TREE_MISS_NONE);
+	found("a", t, 16, &miss);
+	assert_int_equal(miss, TREE_MISS_BLOCK);
+	found("a", t, 12, &miss);
+	assert_int_equal(miss, TREE_MISS_BLOCK);
+	/* The token that differs is in a block of which nothing is of use. */
+	memcpy(other, t, sizeof(t));
+	other[6] = 99;
+	open_path(&p, "a", 0);
+	tree_lookup(&p, other, 16, false, NULL, 0, ++now, &m);
+	assert_int_equal(m.n_tokens, 4);
+	assert_int_equal(m.miss, TREE_MISS_DIFFERS);
+	assert_int_equal(m.n_same, 2);
+	tree_path_deinit(&p, ++now);
+	/* What has gone is told to have gone, but not where it would not have been of use. */
+	assert_true(tree_evict(f.tree, &uid, ++now));
+	assert_int_equal(found("a", t, 16, &miss), 8);
+	assert_int_equal(miss, TREE_MISS_EVICTED);
+	assert_int_equal(found("a", t, 12, &miss), 8);
+	assert_int_equal(miss, TREE_MISS_BLOCK);
+	other[6] = t[6];
+	other[11] = 99;
+	assert_int_equal(found("a", other, 16, &miss), 8);
+	assert_int_equal(miss, TREE_MISS_EMPTY);
+	assert_int_equal(found("b", t, 16, &miss), 0);
+	assert_int_equal(miss, TREE_MISS_EMPTY);
 }
 
 /* Nobody within its share loses a block to one who is beyond its own. */
