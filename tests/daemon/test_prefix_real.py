@@ -122,8 +122,8 @@ def test_the_same_again_and_again(real_pair, prompt):
             assert r.usage["cached"] == (r.usage["prompt"] - 1 if i else 0)
 
 
-@pytest.mark.parametrize("variable,kv_type", [(v, t) for v in MODELS for t in prefix.KV_TYPES
-                                              if LONG or t == "f16" or v == MODELS[t == "q8"]])
+@pytest.mark.parametrize("kv_type", prefix.KV_TYPES if LONG else ["f16"])
+@pytest.mark.parametrize("variable", MODELS)
 def test_long_prompt_again(real_pair, variable, kv_type):
     """The same long prompt again, and with a word more, less, or another: all that can be is reused, window or not."""
     d, judge = real_pair(variable, "--kv-memory", "128M", kv_type=kv_type)
