@@ -66,6 +66,8 @@ int batch_run(struct run *run);
 double batch_seconds(const struct run *run);
 int context_run(struct run *run);
 double context_seconds(const struct run *run);
+int arrangement_run(struct run *run);
+double arrangement_seconds(const struct run *run);
 int clients_run(struct run *run);
 double clients_seconds(const struct run *run);
 int first_run(struct run *run);

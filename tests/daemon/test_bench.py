@@ -18,7 +18,7 @@ ROUNDS, TOKENS, INPUT, OUTPUT = 1 if SANITIZED else 2, 32, 64, 64
 CTX = 2304
 # make_tiny_gguf's own: 2 layers, 2 KV heads of 16 channels.
 LAYERS, KV_HEADS, HEAD_DIM = 2, 2, 32
-TABLES = ["limits", "compare", "batch", "context", "layout", "clients", "first-token", "http"]
+TABLES = ["limits", "compare", "batch", "context", "layout", "arrangement", "clients", "first-token", "http"]
 TEXT = "".join(f"The {n}th line of a text that says nothing of interest, but is long enough. " for n in range(60))
 
 
