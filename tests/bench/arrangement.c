@@ -76,9 +76,8 @@ static void choose_sum(struct arrangements *a)
 {
 	a->sum = sum_words;
 #ifdef __x86_64__
-	/* Whole turns of its loop. */
-	if (a->shape.head_dim % 64 == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-	    __builtin_cpu_supports("f16c"))
+	/* Whole turns of its loop; every CPU with AVX2 converts halves. */
+	if (a->shape.head_dim % 64 == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
 		a->sum = sum_floats;
 #endif
 }

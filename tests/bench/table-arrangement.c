@@ -40,8 +40,9 @@ int arrangement_run(struct run *run)
 	struct row *rows[N_CONTEXTS][N_ARRANGEMENTS];
 	uint32_t n = 0;
 	struct table *t;
-	int r = results_table(run->results, "arrangement", "reading of keys and values by one token, by how they lie in memory",
-			      columns, ARRAY_SIZE(columns), &t);
+	int r = results_table(run->results, "arrangement",
+			      "reading of keys and values by one token, by how they lie in memory", columns,
+			      ARRAY_SIZE(columns), &t);
 
 	if (r)
 		return r;
@@ -58,8 +59,9 @@ int arrangement_run(struct run *run)
 	for (uint32_t k = 0; round_begins(run, t, k, run->o.rounds); k++)
 		for (uint32_t i = 0; i < n; i++)
 			measure(a, contexts[i], k, rows[i]);
-	table_note(t, "Keys and values in F16 of %u of the model's %u layers, in blocks of 32 tokens, processor time of one thread: "
-		   "a model of what attention reads, with as much arithmetic; \"per block\" is what the kernels use.",
+	table_note(t, "Keys and values in F16 of %u of the model's %u layers, in blocks of 32 tokens, processor time of one "
+		      "thread: a model of what attention reads, with as much arithmetic; \"per block\" is what the "
+		      "kernels use.",
 		   arrangements_n_layers(a), m->n_layers);
 	table_whole(t);
 	return 0;
