@@ -59,9 +59,9 @@ int arrangement_run(struct run *run)
 	for (uint32_t k = 0; round_begins(run, t, k, run->o.rounds); k++)
 		for (uint32_t i = 0; i < n; i++)
 			measure(a, contexts[i], k, rows[i]);
-	table_note(t, "Keys and values in F16 of %u of the model's %u layers, in blocks of 32 tokens, processor time of one "
-		      "thread: a model of what attention reads, with as much arithmetic; \"per block\" is what the "
-		      "kernels use.",
+	table_note(t, "Keys and values in F16 of %u of the model's %u layers, in blocks of 32 tokens, processor "
+		      "time of one thread: a model of what attention reads, with as much arithmetic; \"per "
+		      "block\" is what the kernels use.",
 		   arrangements_n_layers(a), m->n_layers);
 	table_whole(t);
 	return 0;
