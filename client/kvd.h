@@ -265,6 +265,8 @@ struct kvd_model {
 	int is_default;		/* for requests that name none */
 	uint32_t block_tokens;	/* in a block of keys and values; 0: not known yet */
 	uint64_t block_bytes;	/* that it takes */
+	/* Why so many: "given", "default", "kept" (as measured at an earlier start), "measured"; "": not known yet */
+	char block_tokens_by[32];
 };
 /* *models is malloc'd. */
 int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n);

@@ -78,6 +78,7 @@ static const struct codec_field model_fields[] = {
 	U32(msg_model, percent, CODEC_REQUIRED, 0, 100), ANY_U32(msg_model, uid),
 	BOOL(msg_model, is_default, CODEC_REQUIRED),
 	ANY_U32(msg_model, block_tokens), ANY_U64(msg_model, block_bytes),
+	STRING(msg_model, block_tokens_by, CODEC_NOT_ZERO, CODEC_NAME, 1, KVD_WORD_MAX),
 };
 ELEMENT(model_spec, struct msg_model, CODEC_MAP, model_fields);
 

@@ -263,6 +263,7 @@ struct msg_model {
 	bool is_default;	/* for requests that name none */
 	uint32_t block_tokens;	/* of keys and values; 0: not known yet */
 	uint64_t block_bytes;
+	const char *block_tokens_by;	/* how it came to be so many; NULL: not known yet */
 };
 
 struct msg_models_reply {

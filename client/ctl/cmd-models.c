@@ -11,7 +11,7 @@
 
 static json_t *model_json(const struct kvd_model *m)
 {
-	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o,s:b,s:o,s:o}",
+	return json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:s,s:o,s:o,s:b,s:o,s:o,s:s}",
 			 "name", m->name, "arch", m->arch, "title", m->title, "state", m->state,
 			 "chat_template", m->chat_template,
 			 "n_ctx", json_u64(m->n_ctx), "n_ctx_train", json_u64(m->n_ctx_train),
@@ -20,7 +20,8 @@ static json_t *model_json(const struct kvd_model *m)
 			 "file_bytes", json_u64(m->file_bytes), "weight_bytes", json_u64(m->weight_bytes),
 			 "hash", m->hash, "percent", json_u64(m->percent), "uid", json_u64(m->uid),
 			 "is_default", m->is_default,
-			 "block_tokens", json_u64(m->block_tokens), "block_bytes", json_u64(m->block_bytes));
+			 "block_tokens", json_u64(m->block_tokens), "block_bytes", json_u64(m->block_bytes),
+			 "block_tokens_by", m->block_tokens_by);
 }
 
 static int print_json(const struct ctl *ctl, const struct kvd_model *list, size_t n)

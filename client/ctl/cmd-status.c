@@ -66,8 +66,9 @@ static void print_model(const struct kvd_model *m)
 	printf("%s (%s, context %" PRIu32 ", file %s", m->name, *m->arch ? m->arch : "-", m->n_ctx,
 	       format_bytes(file, m->file_bytes));
 	if (m->block_tokens)
-		printf(", KV %s a token, in blocks of %" PRIu32,
-		       format_bytes(token, m->block_bytes / m->block_tokens), m->block_tokens);
+		printf(", KV %s a token, in blocks of %" PRIu32 " (%s)",
+		       format_bytes(token, m->block_bytes / m->block_tokens), m->block_tokens,
+		       *m->block_tokens_by ? m->block_tokens_by : "?");
 	printf("%s%s)\n", strcmp(m->state, "ready") ? ", " : "", strcmp(m->state, "ready") ? m->state : "");
 }
 

@@ -177,6 +177,8 @@ static void fill_model(struct kvd_model *out, const struct msg_model *m)
 	out->is_default = m->is_default;
 	out->block_tokens = m->block_tokens;
 	out->block_bytes = m->block_bytes;
+	if (m->block_tokens_by)
+		COPY(out->block_tokens_by, m->block_tokens_by);
 }
 
 KVD_API int kvd_models(struct kvd_client *c, struct kvd_model **models, size_t *n)

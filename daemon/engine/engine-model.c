@@ -108,7 +108,6 @@ static int create(struct engine *e, struct engine_model *em, struct diag *diag)
 	em->n_vocab = model_info(em->model)->n_vocab;
 	em->n_embd = model_info(em->model)->n_embd;
 	em->max_piece = longest_piece(em);
-	em->block_tokens = e->block_tokens;
 	scheduler_init_model(&em->sched, em->block_tokens);
 	err = create_root(e, em, diag);
 	return err ? err : create_step(e, em, diag);
@@ -130,6 +129,12 @@ static int post(struct engine *e, struct engine_model *em)
 
 int engine_add_model(struct engine *e, struct model *model, struct engine_model **out, struct diag *diag)
 {
+	return engine_add_model_blocks(e, model, 0, out, diag);
+}
+
+int engine_add_model_blocks(struct engine *e, struct model *model, uint32_t block_tokens, struct engine_model **out,
+			    struct diag *diag)
+{
 	struct engine_model *em = calloc(1, sizeof(*em));
 	int err;
 
@@ -139,6 +144,7 @@ int engine_add_model(struct engine *e, struct model *model, struct engine_model 
 	list_init(&em->removal_link);
 	em->engine = e;
 	em->model = model;
+	em->block_tokens = block_tokens ? block_tokens : e->block_tokens;
 	err = create(e, em, diag);
 	if (!err)
 		err = post(e, em);

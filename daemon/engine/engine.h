@@ -170,6 +170,9 @@ void engine_kept(const struct engine *e, struct engine_kept *out);
  * two tokens; -ENOMEM; -ESHUTDOWN; diag says why.
  */
 int engine_add_model(struct engine *e, struct model *model, struct engine_model **out, struct diag *diag);
+/* The same with blocks of its own size; 0: the engine's. */
+int engine_add_model_blocks(struct engine *e, struct model *model, uint32_t block_tokens, struct engine_model **out,
+			    struct diag *diag);
 /*
  * Any thread, once for each model.  New requests of it are refused from now on,
  * those that it has end with SINK_ERROR_UNLOADED; then the engine lets go of the

@@ -313,6 +313,7 @@ static void describe_loaded(const struct hosted_model *hosted, struct described 
 	item->file_bytes = info->file_bytes;
 	item->weight_bytes = info->weight_bytes;
 	item->block_tokens = engine_model_block_tokens(hosted->engine_model);
+	item->block_tokens_by = block_size_origin_name(hosted->block_origin);
 	item->block_bytes = engine_model_block_bytes(hosted->engine_model);
 }
 

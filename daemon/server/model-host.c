@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "daemon/engine/block-size.h"
 #include "daemon/engine/disk-store.h"
 #include "daemon/model/synthetic.h"
 #include "daemon/server/fdstore.h"
@@ -121,7 +122,7 @@ static void keep_memory(struct model_host *h, const struct engine *engine)
 	fdstore_put(h->fdstore, FDSTORE_INDEX, index);
 }
 
-static int start_engine(struct model_host *h, const struct model *model, struct diag *diag)
+static int start_engine(struct model_host *h, const struct model *model, uint32_t block_tokens, struct diag *diag)
 {
 	struct kb_geometry geometry = { 0 };
 	struct engine_config config = {
@@ -130,7 +131,7 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 		.kv_memory = h->config->kv_memory,
 		.host_memory = h->config->host_memory,
 		.kv_type = h->config->kv_type,
-		.block_tokens = h->config->block_tokens,
+		.block_tokens = block_tokens,
 		.max_seqs = h->config->max_seqs,
 		.prefill_quantum = h->config->prefill_quantum,
 		.gap_percent = h->config->prefill_ratio,
@@ -162,6 +163,75 @@ static int start_engine(struct model_host *h, const struct model *model, struct 
 	return 0;
 }
 
+/* --- the size of blocks -------------------------------------------------------------- */
+
+/* By a backend of its own, since steps of the engine's are its thread's. */
+static int measure_blocks(struct model_host *h, const struct model *model, uint64_t times[BLOCK_SIZE_N])
+{
+	const struct kb_cpu_options options = { .n_threads = 1, .level = h->config->cpu_level };
+	struct kb_backend *be;
+	int r;
+
+	if (h->config->block_times[0]) {
+		memcpy(times, h->config->block_times, sizeof(h->config->block_times));
+		return 0;
+	}
+	r = kb_cpu_open(&options, &be);
+	if (r)
+		return r;
+	r = block_size_measure(be, model, h->config->kv_type, times);
+	be->ops->close(be);
+	return r;
+}
+
+/* What was measured is for good, or the next start would throw the cache away. */
+static bool keeps_block_size(const struct server_config *c)
+{
+	return !c->no_cache && c->state_dir && (c->state_dir_named || c->disk);
+}
+
+static int measure_and_keep(struct model_host *h, const struct model *model, uint32_t *out)
+{
+	const char *name = model_info(model)->name;
+	uint64_t times[BLOCK_SIZE_N] = { 0 };
+	int r = measure_blocks(h, model, times);
+
+	if (r)
+		return r;
+	*out = block_size_pick(times);
+	log_info("%s: blocks of %u tokens, measured: of 16 they take %llu %% of the time of 32, of 64 %llu %%",
+		 name, *out, (unsigned long long)(times[0] * 100 / times[1]), (unsigned long long)(times[2] * 100 / times[1]));
+	r = block_size_write(h->config->state_dir, h->backend, model, h->config->kv_type, *out);
+	if (r)
+		log_warning("%s: the size of its blocks can't be kept in %s: %s", name, h->config->state_dir,
+			    strerror(-r));
+	return 0;
+}
+
+static int choose_block_tokens(struct model_host *h, const struct model *model, uint32_t *out,
+			       enum block_size_origin *origin)
+{
+	const struct server_config *c = h->config;
+	int r;
+
+	*out = c->block_tokens ? c->block_tokens : BLOCK_SIZE_DEFAULT;
+	*origin = c->block_tokens ? BLOCK_SIZE_GIVEN : BLOCK_SIZE_PRESUMED;
+	if (c->block_tokens || c->kv_type == KB_KV_Q4 || !keeps_block_size(c))
+		return 0;
+	r = block_size_read(c->state_dir, h->backend, model, c->kv_type, out);
+	if (!r) {
+		*origin = BLOCK_SIZE_KEPT;
+		return 0;
+	}
+	if (r == BLOCK_SIZE_E_DAMAGED)
+		log_warning("%s: the size of its blocks that was kept is damaged, and measured anew",
+			    model_info(model)->name);
+	if (r < 0)
+		return r;
+	*origin = BLOCK_SIZE_MEASURED;
+	return measure_and_keep(h, model, out);
+}
+
 /* --- loading ----------------------------------------------------------------------- */
 
 static enum kvd_code code_of(int err)
@@ -188,6 +258,7 @@ static int load_file(struct model_host *h, struct hosted_model *out, const struc
 		.progress = source->progress,
 		.progress_arg = source->progress_arg,
 	};
+	uint32_t block_tokens = 0;
 	int r;
 
 	if (source->synthetic)
@@ -196,9 +267,11 @@ static int load_file(struct model_host *h, struct hosted_model *out, const struc
 		r = model_load(&model, h->backend, fd, source->name, &options, diag);
 	if (r)
 		return r;
-	r = start_engine(h, model, diag);
+	r = choose_block_tokens(h, model, &block_tokens, &out->block_origin);
 	if (!r)
-		r = engine_add_model(model_host_engine(h), model, &out->engine_model, diag);
+		r = start_engine(h, model, block_tokens, diag);
+	if (!r)
+		r = engine_add_model_blocks(model_host_engine(h), model, block_tokens, &out->engine_model, diag);
 	if (r)
 		return r;
 	/* A token is bytes of a text, or an id. */

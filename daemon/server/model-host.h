@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/engine/block-size.h"
 #include "daemon/engine/engine.h"
 #include "daemon/model/model.h"
 #include "daemon/server/server.h"
@@ -52,6 +53,7 @@ struct model_source {
 struct hosted_model {
 	struct model *model;
 	struct engine_model *engine_model;
+	enum block_size_origin block_origin;
 	uint64_t max_prompt;	/* bytes: no longer prompt fits the context, whatever it says */
 	struct charge weights;
 };

@@ -52,6 +52,7 @@ struct server_config {
 	bool no_cache;
 	bool no_fairness;		/* see engine_config */
 	const char *fair_weights;	/* as in fair_weights_init(); NULL: all have the same */
+	uint64_t block_times[3];	/* tests: what block_size_measure() is to find; 0: it measures */
 	uint64_t step_delay_ns, load_delay_ns;	/* tests: before each step, after each read of a model */
 	const char *proc_dir;		/* tests: in place of /proc, where the kernel's kills are counted; or NULL */
 	uint32_t max_sessions, max_queue;	/* in all */

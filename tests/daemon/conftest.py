@@ -40,6 +40,10 @@ class Daemon:
         # Nothing is left behind, or found, where a test does not ask for it.
         if not any(str(o).startswith(("--disk", "--state-dir", "--config")) for o in options):
             options = (*options, "--disk", "off")
+        # What tests count tokens by; test_block_size.py has how it is chosen.
+        given = any(str(o).startswith(("--block-tokens", "--config", "--kv-type=q4")) for o in options)
+        if not given and "q4" not in options and "KVD_TEST_BLOCK_TIMES" not in (env or {}):
+            options = (*options, "--block-tokens", "16")
         self.leaves_socket = False      # where somebody else made it
         with open(self.log, "wb") as log:
             self.proc = subprocess.Popen(

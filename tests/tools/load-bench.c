@@ -2,8 +2,8 @@
 /*
  * load-bench - how long a model takes to load out of the page cache, and how much memory.
  *
- * Three things in turn, round by round, on the same file: to read it, to read and hash it (both in the pieces in
- * which a load does it, by one thread), and to load it.  Printed are medians of the time that passed and of the processor's
+ * Three things in turn, round by round, on the same file: to read it, to read and hash it (both in the pieces
+ * of a load, by one thread), and to load it.  Printed are medians of the time that passed and of the processor's
  * time of all threads, which says more where others use the machine, too: in the program, and in the kernel, which
  * copies the file and clears fresh pages (where the machine is a virtual one, its host may have to find them first);
  * and the most memory that was there in a load beyond the weights.  A NAME:TYPE of kvd --synthetic is first made into

@@ -82,7 +82,7 @@ static void test_defaults(void **state)
 	assert_string_equal(c.server.socket_path, "/somewhere/s");
 	assert_int_equal(c.server.socket_mode, geteuid() == 0 ? 0666 : 0600);
 	assert_int_equal(c.server.kv_memory, 0);
-	assert_int_equal(c.server.block_tokens, 16);
+	assert_int_equal(c.server.block_tokens, 0);
 	assert_int_equal(c.server.idle_exit_s, 0);
 	assert_int_equal(c.server.step_delay_ns, 0);
 	assert_null(c.server.cpu_level);
@@ -437,12 +437,12 @@ static void test_kv_type(void **state)
 		enum kb_kv_type want;
 		uint32_t block_tokens;
 	} cases[] = {
-		{ "[kvd]\n", "f16", KB_KV_F16, 16 },
-		{ "[kvd]\n", "q8", KB_KV_Q8, 16 },
-		{ "[kvd]\n", "q4", KB_KV_Q4, 32 },
+		{ "[kvd]\n", "f16", KB_KV_F16, 0 },
+		{ "[kvd]\n", "q8", KB_KV_Q8, 0 },
+		{ "[kvd]\nblock-tokens = auto\n", "q4", KB_KV_Q4, 0 },
 		{ "[kvd]\nblock-tokens = 64\n", "q8", KB_KV_Q8, 64 },
 		{ "[kvd]\nblock-tokens = 32\n", "q4", KB_KV_Q4, 32 },
-		{ "[kvd]\nkv-type = q4\n", "f16", KB_KV_F16, 16 },
+		{ "[kvd]\nkv-type = q4\n", "f16", KB_KV_F16, 0 },
 	};
 
 	for (size_t i = 0; i < ARRAY_SIZE(cases); i++) {

@@ -379,7 +379,7 @@ static void test_status_reply(void **state)
 static void test_models_reply(void **state)
 {
 	static const struct msg_model models[] = {
-		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true, 32, 10 },
+		{ "a", "llama", "A", "ready", "chatml", 1, 2, 3, 4, 5, 6, 7, 8, "00ff", 100, 9, true, 32, 10, "kept" },
 		{ "b", "", "", "loading", "", UINT32_MAX, 0, 0, 0, 0, UINT64_MAX, 0, 0, "", 0, UINT32_MAX, false,
 		  UINT32_MAX, UINT64_MAX },
 	};
@@ -397,6 +397,9 @@ static void test_models_reply(void **state)
 		SAME(*x, *y, n_embd); SAME(*x, *y, n_params); SAME(*x, *y, file_bytes);
 		SAME(*x, *y, weight_bytes); SAME(*x, *y, percent); SAME(*x, *y, uid);
 		SAME(*x, *y, is_default); SAME(*x, *y, block_tokens); SAME(*x, *y, block_bytes);
+		assert_true(!x->block_tokens_by == !y->block_tokens_by);
+		if (y->block_tokens_by)
+			SAME_STR(*x, *y, block_tokens_by);
 	}
 }
 
