@@ -200,7 +200,8 @@ static int measure_and_keep(struct model_host *h, const struct model *model, uin
 		return r;
 	*out = block_size_pick(times);
 	log_info("%s: blocks of %u tokens, measured: of 16 they take %llu %% of the time of 32, of 64 %llu %%",
-		 name, *out, (unsigned long long)(times[0] * 100 / times[1]), (unsigned long long)(times[2] * 100 / times[1]));
+		 name, *out, (unsigned long long)(times[0] * 100 / times[1]),
+		 (unsigned long long)(times[2] * 100 / times[1]));
 	r = block_size_write(h->config->state_dir, h->backend, model, h->config->kv_type, *out);
 	if (r)
 		log_warning("%s: the size of its blocks can't be kept in %s: %s", name, h->config->state_dir,
