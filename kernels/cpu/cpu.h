@@ -169,7 +169,7 @@ extern const struct kc_level kc_level_amx;
  * positions; queries times the scales of a block's keys, those scales, and what the offsets add to a score; scales
  * and offsets of the segment's values.
  */
-#define KC_ATTEND_TILE 32u
+#define KC_ATTEND_TILE 64u
 static inline size_t kc_attend_scratch(uint32_t head_dim)
 {
 	size_t n = KC_MAX_QUERIES;

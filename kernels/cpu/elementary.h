@@ -52,6 +52,28 @@ static inline float kc_exp(float x)
 	return kc_bits_float(kc_float_bits(p) + (kc_float_bits(t) << 23));
 }
 
+/*
+ * exp(x) for a softmax, x <= 0: the upper bound and the low part of ln 2 are left out.  That changes the result by
+ * at most 2^-28 |x| of it, which where x is far from 0 is far below the weight of the largest score.  A NaN counts
+ * as KC_EXP_MIN.
+ */
+static inline float kc_exp_weight(float x)
+{
+	float t, n, r, p;
+
+	x = x > KC_EXP_MIN ? x : KC_EXP_MIN;
+	t = fmaf(x, KC_LOG2E, KC_EXP_ROUND);
+	n = t - KC_EXP_ROUND;
+	r = fmaf(n, -KC_LN2_HIGH, x);
+	p = fmaf(KC_EXP_C6, r, KC_EXP_C5);
+	p = fmaf(p, r, KC_EXP_C4);
+	p = fmaf(p, r, KC_EXP_C3);
+	p = fmaf(p, r, KC_EXP_C2);
+	p = fmaf(p, r, 1.0f);
+	p = fmaf(p, r, 1.0f);
+	return kc_bits_float(kc_float_bits(p) + (kc_float_bits(t) << 23));
+}
+
 /* cap * tanh(x / cap), tanh(u) = 1 - 2 / (exp(2u) + 1). */
 static inline float kc_softcap(float x, float cap)
 {

@@ -124,7 +124,7 @@ static void attend_query(const struct kc_queries *a, const float *q, uint32_t t0
 		max = p[t - t0] > max ? p[t - t0] : max;
 	}
 	for (uint32_t t = t0; t < t1; t++) {
-		p[t - t0] = kc_exp(p[t - t0] - max);
+		p[t - t0] = kc_exp_weight(p[t - t0] - max);
 		sums[t % KC_LANES] += p[t - t0];
 	}
 	memset(o, 0, a->head_dim * sizeof(*o));

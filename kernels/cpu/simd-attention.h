@@ -7,8 +7,8 @@
  * becomes floats and is multiplied at once, without a shuffle.  Scales are applied outside of the innermost loops: to
  * the sum of a group's products (Q8), to the query once per block (keys of Q4), to the weight (values).
  *
- * Few queries (decode) read the blocks themselves; many (prefill) share 32 positions' keys or values that were
- * turned into floats once.  Both are the same kernels, and the same bits.
+ * Few queries (decode) read the blocks themselves; many (prefill) share some positions' keys or values that
+ * were turned into floats once.  Both are the same kernels, and the same bits.
  *
  * Limit, decode: the bytes of keys and values, per position and kv head 4 * head_dim (F16), 2 * head_dim +
  * 4 * groups (Q8) or head_dim + 4 * groups + head_dim / 8 (Q4), over memory bandwidth.  Beside it per 16 positions and
@@ -26,20 +26,21 @@
 #include "cpu.h"
 #include "simd-rows.h"
 
-#define TILE KC_ATTEND_TILE
+#define PAIR 32u		/* positions whose scores are computed together */
+#define N_TILES (PAIR / KC_KV_TILE)
+#define SPAN KC_ATTEND_TILE	/* positions whose values are turned into floats together */
 /* kc_nibble_scale() */
 static const float nibble_scales[16] = { 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1,
 					 1, 0x1p-4f, 0x1p-8f, 0x1p-12f, 0x1p-16f, 0x1p-20f, 0x1p-24f, 1 };
-#define N_TILES (TILE / KC_KV_TILE)
 #define DIRECT_QUERIES 8u	/* so many read the blocks themselves */
 
 /* Where keys or values come from. */
 enum source { FROM_F16 = KB_KV_F16, FROM_Q8 = KB_KV_Q8, FROM_Q4 = KB_KV_Q4, FROM_FLOATS };
 
-/* Part v of channel c of the 16 keys of a tile; without scales. */
-INLINE vf load_key(const int from, const void *k, uint32_t c, const int place, const int v)
+/* Part v of the 16 keys of channel `place` of the eight at k; without scales. */
+INLINE vf load_key(const int from, const void *k, const int place, const int v)
 {
-	size_t at = (size_t)c * KC_KV_TILE + (size_t)v * VW;
+	const int at = place * (int)KC_KV_TILE + v * VW;
 	vi words;
 
 	switch (from) {
@@ -48,8 +49,7 @@ INLINE vf load_key(const int from, const void *k, uint32_t c, const int place, c
 	case FROM_Q8:
 		return vf_of_int(vi_load_i8((const int8_t *)k + at));
 	case FROM_Q4:
-		/* place: c % 8; the channels of a word are read one after the other */
-		words = vi_load((const uint32_t *)k + (size_t)(c - (uint32_t)place) / 8 * KC_KV_TILE + v * VW);
+		words = vi_load((const uint32_t *)k + v * VW);
 		if (place == 7)
 			return vf_of_int(vi_shift_right(words, 28));
 		return vf_of_int(vi_and(words, vi_set1(15 << 4 * (place % 7))));
@@ -97,7 +97,7 @@ INLINE size_t stored_bytes(const int from, size_t n)
  * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of the
  * next one are asked for.
  */
-INLINE void prefetch_tile(const uint8_t *p, size_t bytes)
+INLINE void prefetch_bytes(const uint8_t *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 64)
 		_mm_prefetch((const char *)p + i, _MM_HINT_T0);
@@ -121,26 +121,35 @@ struct score_task {
 SPECIALIZED void score_group(const struct score_task *t, const int from, const int n_queries, const int n_tiles,
 			     uint32_t c, uint32_t n, vf *sums)
 {
-	for (uint32_t end = c + n; c < end; c += 8) {
+	const size_t step = stored_bytes(from, 8 * KC_KV_TILE);
+	size_t at = stored_bytes(from, (size_t)c * KC_KV_TILE);
+	const float *q[MAX_SCORE_QUERIES];
+
+	UNROLL
+	for (int j = 0; j < n_queries; j++)
+		q[j] = t->q[j] + c;
+	for (size_t end = at + n / 8 * step; at < end; at += step) {
 		for (int i = 0; i < n_tiles && from != FROM_FLOATS; i++)
-			prefetch_tile(t->ahead[i] + stored_bytes(from, (size_t)c * KC_KV_TILE),
-				 stored_bytes(from, 8 * KC_KV_TILE));
+			prefetch_bytes(t->ahead[i] + at, step);
 		UNROLL
 		for (int place = 0; place < 8; place++) {
-			vf q[MAX_SCORE_QUERIES];
+			vf x[MAX_SCORE_QUERIES];
 
 			UNROLL
 			for (int j = 0; j < n_queries; j++)
-				q[j] = vf_set1(t->q[j][c + (uint32_t)place]);
+				x[j] = vf_set1(q[j][place]);
 			UNROLL
 			for (int i = 0; i < n_tiles * VN; i++) {
-				vf k = load_key(from, t->k[i / VN], c + (uint32_t)place, place, i % VN);
+				vf k = load_key(from, t->k[i / VN] + at, place, i % VN);
 
 				UNROLL
 				for (int j = 0; j < n_queries; j++)
-					sums[j * n_tiles * VN + i] = vf_fma(q[j], k, sums[j * n_tiles * VN + i]);
+					vf_add_product(&sums[j * n_tiles * VN + i], x[j], k);
 			}
 		}
+		UNROLL
+		for (int j = 0; j < n_queries; j++)
+			q[j] += 8;
 	}
 }
 
@@ -233,28 +242,23 @@ INLINE const float *query_at(const struct kc_queries *a, uint32_t j)
 	return a->q + j / a->n_heads * a->q_stride + (size_t)(j % a->n_heads) * a->head_dim;
 }
 
-/* What a call works with, in the scratch memory. */
+/* What a call works with; floats are in the scratch memory. */
 struct attend {
 	const struct kc_queries *a;
 	uint32_t n;		/* queries */
 	uint32_t base;		/* first position of the segment */
 	uint32_t begin, end;	/* positions that some query sees */
 	bool direct;
+	/* Those of the segment, as far as they are seen; what is read ahead at the end is there again. */
+	struct kc_kv tiles[KC_SEGMENT / KC_KV_TILE + N_TILES];
 	float *scores;		/* [KC_MAX_QUERIES][KC_SEGMENT] */
-	float *tile;		/* [head_dim][KC_KV_TILE] twice, or [TILE][head_dim] */
+	float *floats;		/* [head_dim][KC_KV_TILE] twice, or [SPAN][head_dim] */
 	float *scaled;		/* [n][head_dim] */
 	float *start;		/* [n] */
 	float *key_scales;	/* [2][head_dim] */
 	float *value_scales;	/* [groups][KC_SEGMENT] */
 	float *value_offsets;	/* [groups][KC_SEGMENT] */
 };
-
-/* The tiles of positions t and t + 16; one that begins at `end` or beyond is not there, and the first stands in. */
-static void tiles_at(const struct attend *x, uint32_t t, struct kc_kv tiles[N_TILES])
-{
-	tiles[0] = kc_kv_at(x->a, t);
-	tiles[1] = t + KC_KV_TILE < x->end ? kc_kv_at(x->a, t + KC_KV_TILE) : tiles[0];
-}
 
 /* Queries times the scales of a block's keys, and their products with its offsets. */
 static void scale_queries(const struct attend *x, const struct kc_kv *block)
@@ -291,14 +295,16 @@ static void scale_queries(const struct attend *x, const struct kc_kv *block)
 /* A tile's keys as floats, [head_dim][16]. */
 SPECIALIZED void convert_keys(const int from, const struct kc_kv *tile, const uint8_t *ahead, float *out)
 {
-	for (uint32_t c = 0; c < tile->head_dim; c += 8) {
-		prefetch_tile(ahead + stored_bytes(from, (size_t)c * KC_KV_TILE), stored_bytes(from, 8 * KC_KV_TILE));
+	const size_t step = stored_bytes(from, 8 * KC_KV_TILE);
+	const uint8_t *k = tile->k;
+
+	for (uint32_t c = 0; c < tile->head_dim; c += 8, k += step, ahead += step, out += 8 * KC_KV_TILE) {
+		prefetch_bytes(ahead, step);
 		UNROLL
 		for (int place = 0; place < 8; place++) {
 			UNROLL
 			for (int v = 0; v < VN; v++)
-				vf_store(out + (size_t)(c + (uint32_t)place) * KC_KV_TILE + v * VW,
-					 load_key(from, tile->k, c + (uint32_t)place, place, v));
+				vf_store(out + place * (int)KC_KV_TILE + v * VW, load_key(from, k, place, v));
 		}
 	}
 }
@@ -313,23 +319,40 @@ static void convert_keys_of(const struct kc_kv *tile, const uint8_t *ahead, floa
 		convert_keys(FROM_Q4, tile, ahead, out);
 }
 
-/* Scores of all queries with the positions of two tiles.  ahead: the tiles to be read next. */
-static void score_all(const struct attend *x, uint32_t t, const struct kc_kv tiles[N_TILES],
-		      const uint8_t *const ahead[N_TILES])
+/* Scales of the keys that are next, and of the values that will be. */
+static void prefetch_scales(const struct kc_kv *tile)
+{
+	if (tile->type == KB_KV_Q4) {
+		prefetch_bytes((const uint8_t *)tile->k_d, (size_t)4 * tile->head_dim);
+		prefetch_bytes((const uint8_t *)tile->v_d, (size_t)4 * kb_kv_groups(tile->head_dim) * tile->stride);
+	}
+	for (uint32_t g = 0; g < kb_kv_groups(tile->head_dim) && tile->type == KB_KV_Q8; g++) {
+		_mm_prefetch((const char *)(tile->k_d + (size_t)g * tile->stride), _MM_HINT_T0);
+		_mm_prefetch((const char *)(tile->v_d + (size_t)g * tile->stride), _MM_HINT_T0);
+	}
+}
+
+/* Scores of all queries with the positions of two tiles, from position r of the segment on. */
+static void score_all(const struct attend *x, uint32_t r)
 {
 	const struct kc_queries *a = x->a;
+	const struct kc_kv *tiles = x->tiles + r / KC_KV_TILE, *next = tiles + N_TILES;
+	bool last = x->base + r + PAIR >= x->end;
 	enum kb_kv_type type = tiles[0].type;
 	struct score_task task = { .stride = tiles[0].stride, .head_dim = a->head_dim, .scale = a->scale,
 				   .softcap = a->softcap };
 
 	for (uint32_t i = 0; i < N_TILES; i++) {
-		float *floats = x->tile + (size_t)i * KC_KV_TILE * a->head_dim;
+		float *floats = x->floats + (size_t)i * KC_KV_TILE * a->head_dim;
+		/* After the last keys come the first values. */
+		const uint8_t *ahead = last ? next[i].v : next[i].k;
 
 		task.k[i] = x->direct ? tiles[i].k : (const uint8_t *)floats;
 		task.k_d[i] = tiles[i].k_d;
-		task.ahead[i] = ahead[i];
+		task.ahead[i] = ahead;
 		if (!x->direct)
-			convert_keys_of(&tiles[i], ahead[i], floats);
+			convert_keys_of(&tiles[i], ahead, floats);
+		prefetch_scales(&next[i]);
 	}
 	if (type == KB_KV_Q4)
 		scale_queries(x, &tiles[0]);
@@ -340,7 +363,7 @@ static void score_all(const struct attend *x, uint32_t t, const struct kc_kv til
 			task.start[i] = type == KB_KV_Q4 ? x->start[j + i] : 0;
 		}
 		score_by_source(&task, x->direct ? (int)type : FROM_FLOATS, (int)n, type == KB_KV_Q8,
-				x->scores + (size_t)j * KC_SEGMENT + (t - x->base));
+				x->scores + (size_t)j * KC_SEGMENT + r);
 	}
 }
 
@@ -350,26 +373,36 @@ static void score_all(const struct attend *x, uint32_t t, const struct kc_kv til
 static void softmax(float *p, uint32_t r0, uint32_t r1, float *m, float *l)
 {
 	uint32_t begin = r0 & ~15u, end = (r1 + 15) & ~15u;
-	vf max = vf_set1(-INFINITY), sums[VN];
+	vf max[VN], sums[VN];
 
 	for (uint32_t r = begin; r < r0; r++)
 		p[r] = -INFINITY;
 	for (uint32_t r = r1; r < end; r++)
 		p[r] = -INFINITY;
-	for (uint32_t r = begin; r < end; r += VW)
-		max = vf_max(vf_load(p + r), max);
-	*m = vf_reduce_max(max);
-	max = vf_set1(*m);
-	for (uint32_t r = begin; r < end; r += VW)
-		vf_store(p + r, vf_exp(vf_sub(vf_load(p + r), max)));
-	for (uint32_t r = begin; r < r0; r++)
-		p[r] = 0;
-	for (uint32_t r = r1; r < end; r++)
-		p[r] = 0;
 	UNROLL
-	for (int i = 0; i < VN; i++)
+	for (int i = 0; i < VN; i++) {
+		max[i] = vf_set1(-INFINITY);
 		sums[i] = vf_zero();
+	}
 	for (uint32_t r = begin; r < end; r += 16) {
+		UNROLL
+		for (int i = 0; i < VN; i++)
+			max[i] = vf_max(vf_load(p + r + i * VW), max[i]);
+	}
+	UNROLL
+	for (int i = 1; i < VN; i++)
+		max[0] = vf_max(max[i], max[0]);
+	*m = vf_reduce_max(max[0]);
+	max[0] = vf_set1(*m);
+	for (uint32_t r = begin; r < end; r += 16) {
+		UNROLL
+		for (int i = 0; i < VN; i++)
+			vf_store(p + r + i * VW, vf_exp_weight(vf_sub(vf_load(p + r + i * VW), max[0])));
+		/* Only the first and the last have lanes that are not seen. */
+		for (uint32_t k = r; k < r0; k++)
+			p[k] = 0;
+		for (uint32_t k = r1; k < r + 16; k++)
+			p[k] = 0;
 		UNROLL
 		for (int i = 0; i < VN; i++)
 			sums[i] = vf_add(sums[i], vf_load(p + r + i * VW));
@@ -395,42 +428,65 @@ static void sum_granules(const float *p, uint32_t r0, uint32_t r1, float *mass)
 
 /* --- values ---------------------------------------------------------------------- */
 
-/*
- * o += sum over n positions of w v, for n_queries queries and `count` vectors, from `first` on, of the n_vecs that a
- * group has.  Outputs are head_dim apart; step: bytes from one position to the next.
- */
+/* Values of some tiles for some queries: o += sum of w v over positions r0 .. r1 - 1, counted from the first tile's. */
 struct value_task {
 	const float *w[MAX_SCORE_QUERIES];
-	float *o[MAX_SCORE_QUERIES];
-	const uint8_t *v, *ahead;
-	size_t step;
-	uint32_t n;
+	float *o[MAX_SCORE_QUERIES];	/* of one group's channels */
+	const struct kc_kv *tiles;	/* or floats, [][head_dim] */
+	const uint8_t *floats;
+	size_t at, step;		/* bytes from a position to the group, and to the next position */
+	uint32_t r0, r1;
 };
 
-SPECIALIZED void accumulate(const struct value_task *t, const int from, const int n_queries, const int n_vecs,
-			    const int first, const int count)
+/* n positions from p on, for n_queries queries and `count` vectors, from `first` on, of the n_vecs that a group has. */
+SPECIALIZED void add_products(const int from, const uint8_t *p, const uint8_t *ahead, size_t step,
+			      const float *const *w, uint32_t n, const int n_queries, const int n_vecs,
+			      const int first, const int count, vf *acc)
 {
-	const uint8_t *p = t->v, *ahead = t->ahead;
-	vf acc[MAX_SCORE_QUERIES * 2 * VN];
-
-	UNROLL
-	for (int i = 0; i < n_queries * count; i++)
-		acc[i] = vf_load(t->o[i / count] + (first + i % count) * VW);
-	for (uint32_t k = 0; k < t->n; k++, p += t->step, ahead += t->step) {
+	UNROLL_4
+	for (uint32_t k = 0; k < n; k++, p += step, ahead += step) {
 		vf weight[MAX_SCORE_QUERIES];
 
 		if (from != FROM_FLOATS && !first)
 			_mm_prefetch((const char *)ahead, _MM_HINT_T0);
 		UNROLL
 		for (int j = 0; j < n_queries; j++)
-			weight[j] = vf_set1(t->w[j][k]);
+			weight[j] = vf_set1(w[j][k]);
 		UNROLL
 		for (int i = 0; i < count; i++) {
 			vf value = load_value(from, p, n_vecs, first + i);
 
 			UNROLL
 			for (int j = 0; j < n_queries; j++)
-				acc[j * count + i] = vf_fma(weight[j], value, acc[j * count + i]);
+				vf_add_product(&acc[j * count + i], weight[j], value);
+		}
+	}
+}
+
+SPECIALIZED void accumulate(const struct value_task *t, const int from, const int n_queries, const int n_vecs,
+			    const int first, const int count)
+{
+	vf acc[MAX_SCORE_QUERIES * 2 * VN];
+	const float *w[MAX_SCORE_QUERIES];
+
+	UNROLL
+	for (int i = 0; i < n_queries * count; i++)
+		acc[i] = vf_load(t->o[i / count] + (first + i % count) * VW);
+	for (uint32_t r = t->r0, n; r < t->r1; r += n) {
+		uint32_t in = r % KC_KV_TILE;
+		const struct kc_kv *tile = t->tiles + r / KC_KV_TILE;
+
+		UNROLL
+		for (int j = 0; j < n_queries; j++)
+			w[j] = t->w[j] + r;
+		if (from == FROM_FLOATS) {
+			n = t->r1 - r;
+			add_products(from, t->floats + r * t->step + t->at, NULL, t->step, w, n, n_queries, n_vecs,
+				     first, count, acc);
+		} else {
+			n = KC_MIN(KC_KV_TILE - in, t->r1 - r);
+			add_products(from, tile[0].v + in * t->step + t->at, tile[1].v + in * t->step + t->at, t->step,
+				     w, n, n_queries, n_vecs, first, count, acc);
 		}
 	}
 	UNROLL
@@ -475,13 +531,12 @@ static void accumulate_by_source(const struct value_task *t, int from, int n_que
 #undef CASE
 }
 
-/* Some positions' values: as they are stored or as floats. */
+/* Some positions' values: as they are stored, all in one form, or as floats. */
 struct value_span {
 	int from;
-	const uint8_t *v, *ahead;
 	bool scaled;
-	uint32_t r;		/* the first position, counted from the segment's */
-	uint32_t n;		/* a multiple of 16 */
+	uint32_t r;		/* the first position, counted from the segment's; a multiple of 16 */
+	uint32_t n;		/* too */
 };
 
 /* Positions r0 .. r1 - 1 of a span for queries j .. j + n - 1, which see them all. */
@@ -489,25 +544,23 @@ static void add_values(const struct attend *x, const struct value_span *span, ui
 		       uint32_t r1, float *out)
 {
 	uint32_t head_dim = x->a->head_dim;
-	struct value_task task = { .step = stored_bytes(span->from, head_dim), .n = r1 - r0 };
-	float scaled[MAX_SCORE_QUERIES][TILE];
+	struct value_task task = { .tiles = x->tiles + span->r / KC_KV_TILE, .floats = (const uint8_t *)x->floats,
+				   .step = stored_bytes(span->from, head_dim), .r0 = r0, .r1 = r1 };
+	float scaled[MAX_SCORE_QUERIES][KC_SEGMENT];
 
 	if (r0 >= r1)
 		return;
 	for (uint32_t g = 0; g < kb_kv_groups(head_dim); g++) {
-		size_t at = stored_bytes(span->from, (size_t)g * KB_KV_GROUP);
-
+		task.at = stored_bytes(span->from, (size_t)g * KB_KV_GROUP);
 		for (uint32_t i = 0; i < n; i++) {
 			const float *p = x->scores + (size_t)(j + i) * KC_SEGMENT + span->r;
 			const float *d = x->value_scales + (size_t)g * KC_SEGMENT + span->r;
 
-			for (uint32_t k = 0; span->scaled && k < span->n; k += VW)
-				vf_store(scaled[i] + k, vf_mul(vf_load(p + k), vf_load(d + k)));
-			task.w[i] = (span->scaled ? scaled[i] : p) + r0;
+			for (uint32_t r = r0 & ~15u; span->scaled && r < r1; r += VW)
+				vf_store(scaled[i] + r, vf_mul(vf_load(p + r), vf_load(d + r)));
+			task.w[i] = span->scaled ? scaled[i] : p;
 			task.o[i] = out + (size_t)(j + i) * head_dim + g * KB_KV_GROUP;
 		}
-		task.v = span->v + r0 * task.step + at;
-		task.ahead = span->ahead + r0 * task.step + at;
 		accumulate_by_source(&task, span->from, (int)n, kc_group_channels(head_dim, g) == KB_KV_GROUP);
 	}
 }
@@ -580,28 +633,25 @@ static void convert_values_of(const struct kc_kv *tile, const uint8_t *ahead, fl
 		convert_values(FROM_Q4, tile, ahead, out);
 }
 
-/* The values of two tiles; the second one counts if t + 16 is seen by any query. */
-static void add_tiles(const struct attend *x, uint32_t t, const struct kc_kv tiles[N_TILES],
-		      const uint8_t *const ahead[N_TILES], float *out)
+/* All values; positions of one span are stored in one form. */
+static void add_all_values(const struct attend *x, float *out)
 {
-	uint32_t n_tiles = t + KC_KV_TILE < x->end ? 2 : 1;
-	struct value_span span = { .scaled = tiles[0].type != KB_KV_F16, .r = t - x->base, .n = KC_KV_TILE };
+	uint32_t most = x->direct ? KC_SEGMENT : SPAN, r = (x->begin - x->base) & ~(KC_KV_TILE - 1);
 
-	for (uint32_t i = 0; i < n_tiles; i++, span.r += KC_KV_TILE) {
-		if (!x->direct) {
-			convert_values_of(&tiles[i], ahead[i], x->tile + (size_t)i * KC_KV_TILE * x->a->head_dim);
-			continue;
+	for (uint32_t n; r < x->end - x->base; r += n) {
+		const struct kc_kv *tiles = x->tiles + r / KC_KV_TILE;
+		struct value_span span = { FROM_FLOATS, tiles[0].type != KB_KV_F16, r, 0 };
+
+		for (n = 0; n < most && x->base + r + n < x->end && tiles[n / KC_KV_TILE].type == tiles[0].type;
+		     n += KC_KV_TILE) {
+			const struct kc_kv *tile = tiles + n / KC_KV_TILE;
+
+			if (!x->direct)
+				convert_values_of(tile, tile[1].v, x->floats + (size_t)n * x->a->head_dim);
 		}
-		span.from = (int)tiles[i].type;
-		span.v = tiles[i].v;
-		span.ahead = ahead[i];
-		add_span(x, &span, out);
-	}
-	if (!x->direct) {
-		const uint8_t *floats = (const uint8_t *)x->tile;
-
-		span = (struct value_span){ FROM_FLOATS, floats, floats, span.scaled, t - x->base,
-					    n_tiles * KC_KV_TILE };
+		if (x->direct)
+			span.from = (int)tiles[0].type;
+		span.n = n;
 		add_span(x, &span, out);
 	}
 }
@@ -611,11 +661,11 @@ static void load_value_scales(const struct attend *x)
 {
 	bool offsets = x->a->geometry->kv_type == KB_KV_Q4;
 
-	for (uint32_t t = x->begin & ~(KC_KV_TILE - 1); t < x->end; t += KC_KV_TILE) {
-		struct kc_kv tile = kc_kv_at(x->a, t);
+	for (uint32_t r = (x->begin - x->base) & ~(KC_KV_TILE - 1); r < x->end - x->base; r += KC_KV_TILE) {
+		struct kc_kv tile = x->tiles[r / KC_KV_TILE];
 
 		for (uint32_t g = 0; g < kb_kv_groups(tile.head_dim); g++) {
-			size_t from = (size_t)g * tile.stride, to = (size_t)g * KC_SEGMENT + (t - x->base);
+			size_t from = (size_t)g * tile.stride, to = (size_t)g * KC_SEGMENT + r;
 
 			UNROLL
 			for (int i = 0; i < VN; i++) {
@@ -657,16 +707,35 @@ static void add_value_offsets(const struct attend *x, uint32_t j, uint32_t r0, u
 
 /* --- all of it ----------------------------------------------------------------------- */
 
+/* Tiles from those of the first pair to the last one that is seen; two more stand for what comes after them. */
+static void find_tiles(struct attend *x)
+{
+	uint32_t first = (x->begin & ~(PAIR - 1)) - x->base, r = first;
+
+	for (; x->base + r < x->end; r += KC_KV_TILE)
+		x->tiles[r / KC_KV_TILE] = kc_kv_at(x->a, x->base + r);
+	if (r % PAIR) {
+		x->tiles[r / KC_KV_TILE] = x->tiles[r / KC_KV_TILE - 1];
+		r += KC_KV_TILE;
+	}
+	for (uint32_t i = 0; i < N_TILES; i++)
+		x->tiles[r / KC_KV_TILE + i] = x->tiles[first / KC_KV_TILE + i];
+}
+
 static void attend_init(struct attend *x, const struct kc_queries *a, uint32_t segment, float *scratch)
 {
 	size_t groups = kb_kv_groups(a->head_dim);
 	uint32_t t0, t1;
 
-	*x = (struct attend){ .a = a, .n = a->n_rows * a->n_heads, .base = segment * KC_SEGMENT, .begin = UINT32_MAX };
+	x->a = a;
+	x->n = a->n_rows * a->n_heads;
+	x->base = segment * KC_SEGMENT;
+	x->begin = UINT32_MAX;
+	x->end = 0;
 	x->direct = x->n <= DIRECT_QUERIES;
 	x->scores = scratch;
-	x->tile = x->scores + (size_t)KC_MAX_QUERIES * KC_SEGMENT;
-	x->scaled = x->tile + (size_t)TILE * a->head_dim;
+	x->floats = x->scores + (size_t)KC_MAX_QUERIES * KC_SEGMENT;
+	x->scaled = x->floats + (size_t)SPAN * a->head_dim;
 	x->start = x->scaled + (size_t)KC_MAX_QUERIES * a->head_dim;
 	x->key_scales = x->start + KC_MAX_QUERIES;
 	x->value_scales = x->key_scales + (size_t)2 * a->head_dim;
@@ -691,9 +760,8 @@ static void weigh(const struct attend *x, const struct kc_partial *out, uint32_t
 
 static void simd_attend(const struct kc_queries *a, uint32_t segment, const struct kc_partial *out, float *scratch)
 {
-	struct kc_kv tiles[N_TILES], next[N_TILES];
 	struct attend x;
-	uint32_t first, t0, t1;
+	uint32_t t0, t1;
 
 	attend_init(&x, a, segment, scratch);
 	for (uint32_t j = 0; j < x.n; j++) {
@@ -702,34 +770,17 @@ static void simd_attend(const struct kc_queries *a, uint32_t segment, const stru
 	}
 	if (x.begin >= x.end)
 		return;
-	first = x.begin & ~(TILE - 1);
-	tiles_at(&x, first, next);
-	for (uint32_t t = first; t < x.end; t += TILE) {
-		const uint8_t *ahead[N_TILES];
-		bool last = t + TILE >= x.end;
-
-		memcpy(tiles, next, sizeof(tiles));
-		tiles_at(&x, last ? first : t + TILE, next);
-		for (uint32_t i = 0; i < N_TILES; i++)
-			ahead[i] = last ? next[i].v : next[i].k;
-		score_all(&x, t, tiles, ahead);
-	}
+	find_tiles(&x);
+	for (uint32_t r = (x.begin & ~(PAIR - 1)) - x.base; x.base + r < x.end; r += PAIR)
+		score_all(&x, r);
 	memset(out->o, 0, (size_t)x.n * a->head_dim * sizeof(float));
+	if (a->geometry->kv_type != KB_KV_F16)
+		load_value_scales(&x);
 	for (uint32_t j = 0; j < x.n; j++) {
 		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
 			weigh(&x, out, j, t0 - x.base, t1 - x.base);
 	}
-	if (a->geometry->kv_type != KB_KV_F16)
-		load_value_scales(&x);
-	for (uint32_t t = first; t < x.end; t += TILE) {
-		const uint8_t *ahead[N_TILES];
-
-		memcpy(tiles, next, sizeof(tiles));
-		tiles_at(&x, KC_MIN(t + TILE, x.end - 1), next);
-		for (uint32_t i = 0; i < N_TILES; i++)
-			ahead[i] = next[i].v;
-		add_tiles(&x, t, tiles, ahead, out->o);
-	}
+	add_all_values(&x, out->o);
 	for (uint32_t j = 0; j < x.n && a->geometry->kv_type == KB_KV_Q4; j++) {
 		if (kc_visible(a->first_pos + j / a->n_heads, a->window, segment, &t0, &t1))
 			add_value_offsets(&x, j, t0 - x.base, t1 - x.base, out->o + (size_t)j * a->head_dim);

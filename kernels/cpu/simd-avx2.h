@@ -32,6 +32,11 @@ INLINE vf vf_sub(vf a, vf b) { return _mm256_sub_ps(a, b); }
 INLINE vf vf_mul(vf a, vf b) { return _mm256_mul_ps(a, b); }
 INLINE vf vf_div(vf a, vf b) { return _mm256_div_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); }
+/* sum += a * b, in place: gcc 12 copies and spills sums that it adds itself */
+INLINE void vf_add_product(vf *sum, vf a, vf b)
+{
+	__asm__("vfmadd231ps %2, %1, %0" : "+x"(*sum) : "x"(a), "x"(b));
+}
 /* a > b ? a : b and a < b ? a : b, so b where one is a NaN */
 INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }

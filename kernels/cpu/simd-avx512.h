@@ -39,6 +39,7 @@ INLINE vf vf_sub(vf a, vf b) { return _mm512_sub_ps(a, b); }
 INLINE vf vf_mul(vf a, vf b) { return _mm512_mul_ps(a, b); }
 INLINE vf vf_div(vf a, vf b) { return _mm512_div_ps(a, b); }
 INLINE vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
+INLINE void vf_add_product(vf *sum, vf a, vf b) { *sum = _mm512_fmadd_ps(a, b, *sum); }
 INLINE vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
 INLINE vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }

@@ -25,9 +25,11 @@ static inline bool kc_cpu_has_f16c(void)
  */
 #ifdef KC_NO_UNROLL
 #define UNROLL
+#define UNROLL_4
 #define SPECIALIZED static __attribute__((unused))
 #else
 #define UNROLL _Pragma("GCC unroll 32")
+#define UNROLL_4 _Pragma("GCC unroll 4")
 #define SPECIALIZED INLINE
 #endif
 #define NO_UNROLL _Pragma("GCC unroll 1")

@@ -33,6 +33,24 @@ INLINE vf vf_exp(vf x)
 	return vf_as_float(vi_add(vi_as_int(p), vi_shift_left_23(vi_as_int(t))));
 }
 
+/* kc_exp_weight() */
+INLINE vf vf_exp_weight(vf x)
+{
+	vf t, n, r, p;
+
+	x = vf_max(x, vf_set1(KC_EXP_MIN));
+	t = vf_fma(x, vf_set1(KC_LOG2E), vf_set1(KC_EXP_ROUND));
+	n = vf_sub(t, vf_set1(KC_EXP_ROUND));
+	r = vf_fma(n, vf_set1(-KC_LN2_HIGH), x);
+	p = vf_fma(vf_set1(KC_EXP_C6), r, vf_set1(KC_EXP_C5));
+	p = vf_fma(p, r, vf_set1(KC_EXP_C4));
+	p = vf_fma(p, r, vf_set1(KC_EXP_C3));
+	p = vf_fma(p, r, vf_set1(KC_EXP_C2));
+	p = vf_fma(p, r, vf_set1(1.0f));
+	p = vf_fma(p, r, vf_set1(1.0f));
+	return vf_as_float(vi_add(vi_as_int(p), vi_shift_left_23(vi_as_int(t))));
+}
+
 INLINE vf vf_softcap(vf x, vf cap)
 {
 	vf e = vf_exp(vf_mul(vf_div(x, cap), vf_set1(2.0f)));

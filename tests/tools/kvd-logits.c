@@ -38,7 +38,8 @@ static const char usage[] =
 	"  --ctx N             open the model for so many positions\n"
 	"  --output FILE       float32 logits of every position\n"
 	"  --hidden FILE       float32 final hidden states of every position\n"
-	"  --summary FILE      a line per position: likeliest id, log of the sum of exponentials\n"
+	"  --summary FILE      a line per position: likeliest id, log of the sum of exponentials, logit of the next\n"
+	"                      token, if there is one\n"
 	"  --hash              a hash of every position's logits and hidden state on standard output\n"
 	"       kvd-logits --levels\n"
 	"  prints the CPU levels that this machine can run\n";
@@ -328,15 +329,19 @@ static void print_hash(const float *logits, uint32_t n, const float *hidden, uin
 	putchar('\n');
 }
 
-/* hidden: there where it is hashed or written. */
-static void put_position(struct run *run, const float *logits, const float *hidden)
+/* hidden: there where it is hashed or written; next: the token that follows, or -1. */
+static void put_position(struct run *run, const float *logits, const float *hidden, int32_t next)
 {
 	uint32_t n = run->info->n_vocab, best = argmax(logits, n), n_embd = run->info->n_embd;
 
 	if (run->output && fwrite(logits, sizeof(*logits), n, run->output) != n)
 		die("%s: cannot be written", run->o.output);
 	if (run->summary)
-		fprintf(run->summary, "%u %.9g\n", best, log_sum_exp(logits, n, logits[best]));
+		fprintf(run->summary, "%u %.9g", best, log_sum_exp(logits, n, logits[best]));
+	if (run->summary && next >= 0)
+		fprintf(run->summary, " %.9g", logits[next]);
+	if (run->summary)
+		fputc('\n', run->summary);
 	if (run->o.hash)
 		print_hash(logits, n, hidden, n_embd);
 	if (run->hidden && fwrite(hidden, sizeof(*hidden), n_embd, run->hidden) != n_embd)
@@ -377,8 +382,9 @@ static void run_all(struct run *run)
 	while (s->pos < s->n_tokens) {
 		const float *logits = step(run), *hidden = run->be->ops->step_hidden(run->ws);
 
-		for (uint32_t i = 0; i < s->n_rows; i++)
-			put_position(run, logits + (size_t)i * n_vocab, hidden + (size_t)i * run->info->n_embd);
+		for (uint32_t i = 0, at = s->pos - s->n_rows + 1; i < s->n_rows; i++, at++)
+			put_position(run, logits + (size_t)i * n_vocab, hidden + (size_t)i * run->info->n_embd,
+				     at < s->n_tokens ? s->tokens[at] : -1);
 		if (s->pos == s->n_tokens && n_greedy) {
 			s->tokens[s->n_tokens] =
 				(int32_t)argmax(logits + (size_t)(s->n_rows - 1) * n_vocab, n_vocab);
