@@ -204,6 +204,8 @@ static void note_ways(struct limits *l)
 	}
 	if (l->instruction)
 		table_note(l->table, "8-bit integers: %s.", l->instruction);
+	if (!strcmp(l->run->results->level, "amx"))
+		table_note(l->table, "The probe has no tiles: at this level, shares of products may be more than all.");
 	table_note(l->table, "Read by decoding: all weights in each step, and keys and values; beside the "
 			     "probe that reads as much as the weights.  GMAC: of products with weights and of "
 			     "attention, beside 8-bit integers.");

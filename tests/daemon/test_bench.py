@@ -272,7 +272,7 @@ def test_plots_are_well_formed(everything):
 
 
 def test_text_fits_a_terminal(model):
-    r = bench("-q", "-m", model, "-r", 3, "-n", 8, "--input", 32, "--output", 32, "--probe-memory", 4,
+    r = bench("-q", "-m", model, "-r", 2, "-n", 8, "--max-context", 512, "--input", 32, "--output", 32, "--probe-memory", 4,
               "compare", "batch", "context", "limits")
     assert r.returncode == 0 and not r.stderr, r.stderr
     assert max(map(len, r.stdout.splitlines())) <= 100
