@@ -64,6 +64,8 @@ int private_init(struct private *p, const struct run *run, const char *const *op
 	};
 	for (; options[n] && n < PRIVATE_OPTIONS_MAX; n++)
 		p->options[n] = options[n];
+	/* Those of the other tables, instead of a measurement at every start. */
+	snprintf(p->block_tokens, sizeof(p->block_tokens), "%u", run->o.block_tokens);
 	if (run->o.n_threads)
 		snprintf(p->threads, sizeof(p->threads), "%u", run->o.n_threads);
 	/* The path of a socket has 108 bytes at most. */
@@ -131,6 +133,8 @@ static void make_arguments(const struct private *p, const char *http, const char
 	argv[n++] = http;
 	argv[n++] = "--state-dir";
 	argv[n++] = state;
+	argv[n++] = "--block-tokens";
+	argv[n++] = p->block_tokens;
 	if (p->threads[0]) {
 		argv[n++] = "--threads";
 		argv[n++] = p->threads;

@@ -27,7 +27,7 @@ struct private {
 	char directory[PATH_MAX - 64];	/* "": none */
 	char socket[PATH_MAX], http[PATH_MAX];
 	const char *model, *synthetic, *level;
-	char threads[16];
+	char threads[16], block_tokens[16];
 	const char *options[PRIVATE_OPTIONS_MAX + 1];	/* more of them, ends with NULL */
 	pid_t pid;			/* -1: it does not run */
 	int notify;			/* what it tells its manager; -1: nothing is kept */
