@@ -16,9 +16,6 @@
 
 #define VW 8		/* floats in a vector */
 #define VN (16 / VW)	/* vectors for the 16 lanes of a group or reduction */
-#define MAX_PRODUCT_ROWS 4	/* batch rows held in registers by a product */
-#define MAX_SUMS 8		/* held in registers */
-#define PANEL_MIN_ROWS 4	/* batch rows from which on simd-panel.h takes blocks */
 
 typedef __m256 vf;
 typedef __m256i vi;

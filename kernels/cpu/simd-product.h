@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * simd-product.h - vector products.  Lanes are output rows, so that there is
+ * simd-product.h - products on AVX2.  Lanes are output rows, so that there is
  * no horizontal sum, and each output is one chain over K in ascending order
  * whatever the number of batch rows.
  *
@@ -11,9 +11,7 @@
  * 24 to 28 / 11 GB/s; Q8_0 32; Q5_0 20; Q6_K 15; F16 22; F32 44 GB/s.
  *
  * Limit, matrix x matrix: the multiply rate, see simd-panel.h, which has blocks
- * of four rows and more on AVX2.  On AVX-512 32 x 16 take 8 dpbusd and 7 more for
- * each batch row (15 for 512 products); unpacking is shared by up to
- * MAX_PRODUCT_ROWS batch rows.
+ * times four rows and more.
  *
  * F16 and F32: two fma of 8 lanes per cycle, 48 GMAC/s at 3 GHz; measured 39 to
  * 47 with four rows.
@@ -23,6 +21,10 @@
 
 #include "simd-weights.h"
 
+/* Batch rows held in registers. */
+#define MAX_BLOCK_ROWS 2
+#define MAX_FLOAT_ROWS 4
+
 struct product_task {
 	const uint8_t *w;	/* the group */
 	const struct kc_rows *in;
@@ -31,20 +33,6 @@ struct product_task {
 	size_t out_stride;
 	bool stream;		/* the group comes from memory */
 };
-
-/* Runs step for piece j = 0 .. n - 1: unrolled where few rows leave registers free. */
-#define EACH_PIECE(n, n_rows, step) \
-	do { \
-		if ((n_rows) <= 2) { \
-			UNROLL \
-			for (int j = 0; j < (n); j++) \
-				step; \
-		} else { \
-			NO_UNROLL \
-			for (int j = 0; j < (n); j++) \
-				step; \
-		} \
-	} while (0)
 
 /* Lets gcc 12 forget where a pointer comes from: it finds addresses that take more registers, and spills. */
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
@@ -69,19 +57,6 @@ SPECIALIZED void clear(vi *dot, const int n)
 	UNROLL
 	for (int i = 0; i < n; i++)
 		dot[i] = vi_zero();
-}
-
-/*
- * Where there are more sums than registers, those that the next pieces do not add
- * to wait in memory: gcc 12 would spill the others, a third slower.
- */
-SPECIALIZED void put_aside(vf *sum, const int n)
-{
-	if (2 * n <= MAX_SUMS)
-		return;
-	UNROLL
-	for (int i = 0; i < n; i++)
-		__asm__("" : "+m"(sum[i]));
 }
 
 /* Columns 4j .. 4j + 3 of a half times the activations of each row; x: of the half, of the first row. */
@@ -166,19 +141,19 @@ SPECIALIZED void step_8(vf *sum, const struct step *t, const enum kb_type type, 
 	const size_t cols = t->in->cols, halves = cols / KC_HALF;
 	const int8_t *x = t->in->q + t->b * KC_BLOCK;
 	const float *d = t->in->d + 2 * t->b, *h = t->in->h + 2 * t->b;
-	vf acc[MAX_PRODUCT_ROWS * VN], dw[VN];
+	vf acc[MAX_BLOCK_ROWS * VN], dw[VN];
 
 	UNROLL
 	for (int half = 0; half < 2; half++) {
-		vi dot[MAX_PRODUCT_ROWS * VN];
+		vi dot[MAX_BLOCK_ROWS * VN];
 		struct unpack u;
 
-		put_aside(sum, n_rows * VN);
 		clear(dot, n_rows * VN);
 		unpack_begin(&u, type, t->quants, half);
 		OPAQUE(x);
-		EACH_PIECE(4, n_rows,
-			   piece_8(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot));
+		UNROLL
+		for (int j = 0; j < 4; j++)
+			piece_8(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot);
 		UNROLL
 		for (int i = 0; i < n_rows * VN; i++) {
 			dot[i] = dot_small_end(dot[i]);
@@ -204,21 +179,20 @@ SPECIALIZED void step_16(vf *sum, const struct step *t, const enum kb_type type,
 	const size_t cols = t->in->cols;
 	const int16_t *x = t->in->q16 + t->b * KC_BLOCK;
 	const float *d = t->in->d16 + t->b;
-	vi dot[MAX_PRODUCT_ROWS * VN];
+	vi dot[MAX_BLOCK_ROWS * VN];
 	vf dw[VN];
 
 	UNROLL
 	for (int half = 0; half < 2; half++) {
 		struct unpack u;
 
-		if (fine || !half) {
-			put_aside(sum, n_rows * VN);
+		if (fine || !half)
 			clear(dot, n_rows * VN);
-		}
 		unpack_begin(&u, type, t->quants, half);
 		OPAQUE(x);
-		EACH_PIECE(4, n_rows,
-			   piece_16(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot));
+		UNROLL
+		for (int j = 0; j < 4; j++)
+			piece_16(&u, type, t->quants, half, j, x + half * 16, cols, n_rows, dot);
 		if (!fine && !half)
 			continue;
 		load_scales(t, type, t->unit + (fine ? (uint32_t)half : 0), dw);
@@ -232,7 +206,7 @@ SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint32_t n_blocks = t->in->cols / l->weights;
 	const uint8_t *block = t->w;
-	vf acc[MAX_PRODUCT_ROWS * VN];
+	vf acc[MAX_BLOCK_ROWS * VN];
 	struct step s = { .in = t->in, .b = (size_t)t->row * (t->in->cols / KC_BLOCK) };
 
 	UNROLL
@@ -267,7 +241,7 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 	const uint32_t cols = t->in->cols;
 	const float *x = t->in->f + (size_t)t->row * cols;
 	const uint8_t *w = t->w;
-	vf acc[MAX_PRODUCT_ROWS * VN];
+	vf acc[MAX_FLOAT_ROWS * VN];
 
 	UNROLL
 	for (int i = 0; i < n_rows * VN; i++)
@@ -295,14 +269,8 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
 }
 
-#ifdef PANEL_MIN_ROWS
+/* It builds on what is above. */
 #include "simd-panel.h"
-#else
-#define PANEL_MIN_ROWS UINT32_MAX
-SPECIALIZED void panel_product(const struct product_task *t, const enum kb_type type, uint32_t n_rows)
-{
-}
-#endif
 
 SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
 {
@@ -318,20 +286,15 @@ SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, 
 	const bool floats = kc_layouts[type].weights == 1;
 	uint32_t step;
 
-	if (!floats && n_rows >= PANEL_MIN_ROWS) {
+	if (!floats && n_rows >= PANEL_ROWS) {
 		panel_product(t, type, n_rows);
 		return;
 	}
 	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
-		/* Registers for as many rows; blocks of that many may have been done above. */
-		if (n_rows >= MAX_PRODUCT_ROWS && (floats || MAX_PRODUCT_ROWS < PANEL_MIN_ROWS))
-			product_rows(t, type, step = MAX_PRODUCT_ROWS);
-#if MAX_PRODUCT_ROWS > 4
-		else if (n_rows >= 4)
-			product_rows(t, type, step = 4);
-#endif
-		else if (n_rows >= 2)
-			product_rows(t, type, step = 2);
+		if (floats && n_rows >= MAX_FLOAT_ROWS)
+			product_rows(t, type, step = MAX_FLOAT_ROWS);
+		else if (n_rows >= MAX_BLOCK_ROWS)
+			product_rows(t, type, step = MAX_BLOCK_ROWS);
 		else
 			product_rows(t, type, step = 1);
 		t->row += step;
