@@ -139,4 +139,4 @@ def test_refused(model):
         assert r.returncode == 2 and word in r.stderr.decode(), r.stderr
     r = subprocess.run([BUILD / "bin/kvd", "--model", model, "--kv-type", "q4", "--print-config"], capture_output=True,
                        timeout=60)
-    assert b"\nkv-type = q4\nblock-tokens = 32\n" in r.stdout
+    assert b"\nkv-type = q4\nblock-tokens = auto\n" in r.stdout
