@@ -8,7 +8,8 @@ some hundred positions say less.
 
 The likeliest token is a blunt measure where products have 8-bit activations: rounding turns the least change into one of
 the size of that quantisation.  SmolLM2 Q4_1 with F16 keys and another order of a score's sums has the same one at 97.1 %
-of 1,536 positions, so no type can come closer than that; Q8 was at 96.7 %, Q4 at 94.5 %.
+of 1,536 positions, so no type can come closer than that; Q8 was at 96.7 %, Q4 at 94.5 %.  With the same weights in F16,
+whose products are of floats, Q8 was at 97.9 % and Q4 at 95.1 % of 768.
 """
 import math
 import pathlib
