@@ -17,6 +17,7 @@
 #include "ipc/base/checked.h"
 #include "ipc/base/cleanup.h"
 #include "ipc/protocol.h"
+#include "kernels/backend.h"
 
 #define LINE_MAX_BYTES 197	/* of a line without its end, which inih's buffer has room for */
 
@@ -812,6 +813,14 @@ void config_print(const struct config *c, FILE *f)
 		if (strcmp(rows[i].name, "config") != 0)
 			print_row(c, &rows[i], f);
 	}
+}
+
+void config_version(FILE *f)
+{
+	fprintf(f, "kvd %s\nCPU levels, best first:", KVD_VERSION);
+	for (const char *const *level = kb_cpu_levels(); *level; level++)
+		fprintf(f, " %s", *level);
+	fputc('\n', f);
 }
 
 void config_help(FILE *f)

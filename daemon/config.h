@@ -47,6 +47,8 @@ void config_deinit(struct config *c);
 
 /* The effective settings, as a configuration file. */
 void config_print(const struct config *c, FILE *f);
+/* The version, and the levels of the CPU backend that this machine can run. */
+void config_version(FILE *f);
 void config_help(FILE *f);
 
 #endif

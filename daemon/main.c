@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 		config_print(&config, stdout);
 		break;
 	case CONFIG_VERSION:
-		puts("kvd " KVD_VERSION);
+		config_version(stdout);
 		break;
 	case CONFIG_HELP:
 		config_help(stdout);
