@@ -24,8 +24,6 @@ INLINE bool kc_cpu_has_avx512(void)
 
 #define VW 16
 #define VN (16 / VW)
-#define MAX_PRODUCT_ROWS 8
-#define MAX_SUMS 16
 
 typedef __m512 vf;
 typedef __m512i vi;
@@ -211,11 +209,6 @@ struct dot_weights {
 INLINE struct dot_weights dot_bytes_weights(vi w)
 {
 	return (struct dot_weights){ _mm512_srai_epi16(_mm512_slli_epi16(w, 8), 8), _mm512_srai_epi16(w, 8) };
-}
-
-INLINE vi dot_bytes(vi sum, struct dot_weights w, const int16_t *x)
-{
-	return dot_pairs(dot_pairs(sum, w.even, vi_pair(x)), w.odd, vi_pair(x + 2));
 }
 
 #endif

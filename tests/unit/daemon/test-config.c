@@ -512,6 +512,20 @@ static void test_print_reads_back(void **state)
 	}
 }
 
+/* One line for programs that read the version, one with the levels, of which plain C is always there. */
+static void test_version(void **state)
+{
+	char *text;
+	size_t n;
+	FILE *f = open_memstream(&text, &n);
+
+	config_version(f);
+	fclose(f);
+	assert_memory_equal(text, "kvd " KVD_VERSION "\nCPU levels", strlen("kvd " KVD_VERSION "\nCPU levels"));
+	assert_string_equal(text + n - 3, " c\n");
+	free(text);
+}
+
 int main(void)
 {
 	const struct CMUnitTest tests[] = {
@@ -528,6 +542,7 @@ int main(void)
 		cmocka_unit_test(test_file_that_is_none),
 		cmocka_unit_test(test_kv_type),
 		cmocka_unit_test(test_print_reads_back),
+		cmocka_unit_test(test_version),
 	};
 
 	return cmocka_run_group_tests(tests, NULL, NULL);
