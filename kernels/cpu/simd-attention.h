@@ -187,9 +187,27 @@ SPECIALIZED void score_tiles(const struct score_task *t, const int from, const i
 	}
 }
 
-/* Four queries fill the registers with one tile, fewer with two. */
+/* n_queries and each tile by itself. */
+SPECIALIZED void score_each_tile(const struct score_task *t, const int from, const int n_queries, const bool scaled,
+				 float *out)
+{
+	for (int i = 0; i < (int)N_TILES; i++) {
+		struct score_task one = *t;
+
+		one.k[0] = t->k[i];
+		one.k_d[0] = t->k_d[i];
+		one.ahead[0] = t->ahead[i];
+		score_tiles(&one, from, n_queries, 1, scaled, out + (size_t)i * KC_KV_TILE);
+	}
+}
+
+/* Four queries fill the registers with one tile, fewer with two; three do where words and masks of Q4 need some too. */
 SPECIALIZED void score_queries(struct score_task *t, const int from, int n_queries, const bool scaled, float *out)
 {
+	if (from == FROM_Q4 && n_queries == 3) {
+		score_each_tile(t, from, 3, scaled, out);
+		return;
+	}
 	switch (n_queries) {
 	case 1:
 		score_tiles(t, from, 1, N_TILES, scaled, out);
@@ -201,14 +219,7 @@ SPECIALIZED void score_queries(struct score_task *t, const int from, int n_queri
 		score_tiles(t, from, 3, N_TILES, scaled, out);
 		return;
 	}
-	for (int i = 0; i < N_TILES; i++) {
-		struct score_task one = *t;
-
-		one.k[0] = t->k[i];
-		one.k_d[0] = t->k_d[i];
-		one.ahead[0] = t->ahead[i];
-		score_tiles(&one, from, 4, 1, scaled, out + (size_t)i * KC_KV_TILE);
-	}
+	score_each_tile(t, from, 4, scaled, out);
 }
 
 /* How many of n queries go together: threes, and fours where that saves a pass. */
