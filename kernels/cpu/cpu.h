@@ -30,7 +30,7 @@
 #define KC_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 struct kc_arena;
-struct kc_chunk;
+struct kc_place;
 struct kc_level;
 
 struct kc_backend {
@@ -52,7 +52,7 @@ struct kb_tensor {
 	size_t group_bytes;
 	uint64_t bytes;
 	uint8_t *data;
-	struct kc_chunk *chunk;
+	struct kc_place *place;
 };
 
 /*
@@ -209,8 +209,9 @@ static inline struct kc_kv kc_kv_at(const struct kc_queries *a, uint32_t t)
 /* arena.c: memory for weights, in huge pages. */
 int kc_arena_new(struct kc_arena **out);
 void kc_arena_free(struct kc_arena *arena);
-int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_chunk **chunk);
-void kc_arena_put(struct kc_arena *arena, struct kc_chunk *chunk);
+/* Not cleared: it may have been somebody else's. */
+int kc_arena_get(struct kc_arena *arena, uint64_t bytes, uint8_t **out, struct kc_place **place);
+void kc_arena_put(struct kc_arena *arena, struct kc_place *place);
 
 /* tensor.c */
 int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, struct kb_tensor **out);

@@ -48,11 +48,14 @@ int kc_tensor_new(struct kb_backend *be, const struct kb_tensor_desc *desc, stru
 		t->n_groups = (t->rows + KC_LANES - 1) / KC_LANES;
 	}
 	t->bytes = (uint64_t)t->group_bytes * t->n_groups;
-	r = kc_arena_get(cpu->arena, t->bytes, &t->data, &t->chunk);
+	r = kc_arena_get(cpu->arena, t->bytes, &t->data, &t->place);
 	if (r) {
 		free(t);
 		return r;
 	}
+	/* What lies behind the last row or column. */
+	if ((t->use == KB_USE_VECTOR ? t->cols : t->rows) % KC_LANES)
+		memset(t->data + t->group_bytes * (t->n_groups - 1), 0, t->group_bytes);
 	*out = t;
 	return 0;
 }
@@ -63,7 +66,7 @@ void kc_tensor_free(struct kb_backend *be, struct kb_tensor *t)
 
 	if (!t)
 		return;
-	kc_arena_put(cpu->arena, t->chunk);
+	kc_arena_put(cpu->arena, t->place);
 	free(t);
 }
 
@@ -105,7 +108,6 @@ int kc_tensor_fill(struct kb_backend *be, struct kb_tensor *t, uint32_t row0, ui
 	for (uint32_t i = 0; i < n_rows; i += KC_LANES)
 		kc_repack_group(t->data + t->group_bytes * ((row0 + i) / KC_LANES), t->type, t->cols,
 				(const uint8_t *)src + row_bytes * i, row_bytes, KC_MIN(n_rows - i, KC_LANES));
-	/* Lanes past the last row keep the zeros of fresh memory. */
 	return 0;
 }
 
