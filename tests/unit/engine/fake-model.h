@@ -448,7 +448,8 @@ static int fake_open_new(struct kb_backend *be, const struct kb_geometry *g, str
 	if (!open)
 		return -ENOMEM;
 	memset(open, 0xa5, sizeof(*open));
-	fake.max_open_seen = MAX(fake.max_open_seen, ++fake.n_open);
+	fake.n_open++;
+	fake.max_open_seen = MAX(fake.max_open_seen, fake.n_open);
 	*out = open;
 	return 0;
 }
