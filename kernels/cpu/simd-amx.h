@@ -90,6 +90,8 @@ static void tile_configure(enum kb_type type)
 		config.bytes[i] = (uint16_t)(i == 2 || i == 3 ? unit : KC_PIECE);
 		config.rows[i] = (uint8_t)(i < 4 ? TILE_ROWS : unit / 4);
 	}
+	/* gcc 12 believes that it reads eight bytes. */
+	__asm__ volatile("" : : "r"(&config) : "memory");
 	_tile_loadconfig(&config);
 }
 
