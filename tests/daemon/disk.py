@@ -189,17 +189,18 @@ class Root:
         return set(self.entries)
 
     def whole(self):
-        """Ids of the entries whose slots are as they were written."""
+        """Ids of the entries whose slots are as they were written, in a namespace that is still known."""
         if not self.entries:
             return set()
         with open(self.dir / "slots", "rb") as f:
-            return {key for key, e in self.entries.items() if e["slot"] != NO_SLOT and self.slot(f, e)}
+            return {key for key, e in self.entries.items()
+                    if e["slot"] != NO_SLOT and e["ns"] in self.names and self.slot(f, e)}
 
     def prefixes(self, name, good):
         """All token prefixes that can be read from their beginning on, of entries that are good."""
         known = {}      # id: tokens up to its end
         for e in self.entries.values():
-            if e["slot"] == NO_SLOT or self.names[e["ns"]] != name or e["id"] not in good:
+            if e["slot"] == NO_SLOT or e["id"] not in good or self.names[e["ns"]] != name:
                 continue
             before = () if e["parent"] == e["ns"] else known.get(e["parent"])
             if before is not None:
