@@ -144,7 +144,7 @@ class Load:
                 sock = writer.get_extra_info("socket")
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 writer.transport.abort()
-            writer.close()
+            await close(writer)
 
     async def run(self, seconds, watch):
         self.end = time.monotonic() + seconds
@@ -157,6 +157,15 @@ class Load:
             for t in tasks:
                 t.cancel()
             await asyncio.gather(*tasks, watcher, return_exceptions=True)
+
+
+async def close(writer):
+    """What is left to be sent may keep a connection open, with nobody to see to it when the loop has ended."""
+    writer.close()
+    try:
+        await asyncio.wait_for(writer.wait_closed(), 5)
+    except (OSError, asyncio.TimeoutError):
+        writer.transport.abort()
 
 
 def slope(points):
