@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ipc/base/checked.h"
 #include "ipc/base/clock.h"
@@ -15,55 +16,94 @@
 
 struct peer {
 	struct run run;
-	struct lane *lane;
+	struct lane *lanes[KV_TYPES];	/* NULL: not asked for yet */
 };
 
-/* *seconds that it took; tokens in *n. */
+static int find_lane(struct peer *p, enum kb_kv_type type, struct lane **out)
+{
+	struct lane_options options = lane_options_of(&p->run, type, p->run.n_ctx, WORK + SEQS_MAX);
+	int r = 0;
+
+	/* The longest context, a prompt or forks beside it. */
+	options.n_blocks = (2 * p->run.n_ctx + SEQS_MAX * TOKENS_MAX) / p->run.o.block_tokens + SEQS_MAX;
+	if (!p->lanes[type])
+		r = lane_open(&p->lanes[type], p->run.subject, &options);
+	if (!r)
+		*out = p->lanes[type];
+	return r;
+}
+
+/* *seconds that it took. */
 static int prefill(struct peer *p, uint32_t tokens, double *seconds)
 {
-	uint64_t start = clock_ns();
-	int r;
+	struct lane *lane;
+	uint64_t start;
+	int r = tokens > p->run.n_ctx ? -ENOSPC : find_lane(p, KB_KV_F16, &lane);
 
-	lane_forget(p->lane, WORK);
-	r = lane_prefill(p->lane, WORK, tokens);
+	if (r)
+		return r;
+	start = clock_ns();
+	lane_forget(lane, WORK);
+	r = lane_prefill(lane, WORK, tokens);
 	*seconds = (double)(clock_ns() - start) / 1e9;
 	return r;
 }
 
-static int decode(struct peer *p, uint32_t n_seqs, uint32_t context, uint32_t tokens, double *seconds)
+static int decode(struct peer *p, enum kb_kv_type type, uint32_t n_seqs, uint32_t context, uint32_t tokens,
+		  double *seconds)
 {
+	struct lane *lane;
 	uint64_t start;
-	int r = 0;
+	int r = context > p->run.n_ctx ? -ENOSPC : find_lane(p, type, &lane);
 
+	if (r)
+		return r;
 	for (uint32_t i = 0; i < SEQS_MAX; i++)
-		lane_forget(p->lane, WORK + i);
-	if (context > lane_n_tokens(p->lane, BASE))
-		r = lane_prefill(p->lane, BASE, context - lane_n_tokens(p->lane, BASE));
+		lane_forget(lane, WORK + i);
+	if (context > lane_n_tokens(lane, BASE))
+		r = lane_prefill(lane, BASE, context - lane_n_tokens(lane, BASE));
 	if (!r && context)
-		r = lane_fork(p->lane, WORK, BASE, context);
+		r = lane_fork(lane, WORK, BASE, context);
 	start = clock_ns();
 	if (!r)
-		r = lane_decode(p->lane, WORK, n_seqs, tokens, NULL);
+		r = lane_decode(lane, WORK, n_seqs, tokens, NULL);
 	*seconds = (double)(clock_ns() - start) / 1e9;
 	return r;
+}
+
+static bool find_type(const char *name, enum kb_kv_type *out)
+{
+	for (uint32_t i = 0; i < KV_TYPES; i++)
+		if (!strcasecmp(name, kv_type_name((enum kb_kv_type)i))) {
+			*out = (enum kb_kv_type)i;
+			return true;
+		}
+	return false;
 }
 
 static int answer(struct peer *p, const char *line)
 {
+	struct kb_backend *be = p->run.subject->be;
+	enum kb_kv_type type = KB_KV_F16;
 	uint32_t seqs = 1, context = 0, n;
 	double seconds;
-	char end;
+	char name[4], end;
 	int r;
 
-	if (sscanf(line, "prefill %u %c", &n, &end) == 1 && n && n <= p->run.n_ctx)
+	if (!strcmp(line, "about\n")) {
+		printf("%s %s, level %s, %u threads\n", KVD_VERSION, model_info(p->run.subject->model)->arch,
+		       be->ops->level(be), p->run.subject->n_threads);
+		return fflush(stdout) ? -EIO : 0;
+	}
+	if (sscanf(line, "prefill %u %c", &n, &end) == 1 && n)
 		r = prefill(p, n, &seconds);
-	else if (sscanf(line, "decode %u %u %u %c", &seqs, &context, &n, &end) == 3 && n && n <= TOKENS_MAX &&
-		 seqs && seqs <= SEQS_MAX && context <= p->run.n_ctx && (!context || seqs == 1))
-		r = decode(p, seqs, context, n, &seconds);
+	else if (sscanf(line, "decode %u %u %u %3s %c", &seqs, &context, &n, name, &end) == 4 && n &&
+		 n <= TOKENS_MAX && seqs && seqs <= SEQS_MAX && (!context || seqs == 1) && find_type(name, &type))
+		r = decode(p, type, seqs, context, n, &seconds);
 	else
 		r = -EINVAL;
 	if (r)
-		printf("- %s\n", strerror(-r));
+		printf("- %s\n", r == -ENOSPC ? "longer than the model's context" : strerror(-r));
 	else
 		printf("%.6g\n", (double)seqs * n / seconds);
 	return fflush(stdout) ? -EIO : 0;
@@ -73,7 +113,6 @@ int peer_run(const struct bench_options *options)
 {
 	struct peer p = { .run = { .o = *options } };
 	struct diag diag = DIAG_NULL;
-	struct lane_options lane;
 	char line[128];
 	int r;
 
@@ -84,15 +123,12 @@ int peer_run(const struct bench_options *options)
 		return r;
 	}
 	p.run.n_ctx = model_n_ctx(p.run.subject->model);
-	lane = lane_options_of(&p.run, KB_KV_F16, p.run.n_ctx, WORK + SEQS_MAX);
-	/* The longest context, a prompt or forks beside it. */
-	lane.n_blocks = (2 * p.run.n_ctx + SEQS_MAX * TOKENS_MAX) / options->block_tokens + SEQS_MAX;
-	r = lane_open(&p.lane, p.run.subject, &lane);
 	while (!r && fgets(line, sizeof(line), stdin))
 		r = answer(&p, line);
 	if (r)
 		complain("%s", strerror(-r));
-	lane_close(p.lane);
+	for (uint32_t i = 0; i < KV_TYPES; i++)
+		lane_close(p.lanes[i]);
 	subject_close(p.run.subject);
 	return r;
 }

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import xml.etree.ElementTree
 
@@ -318,12 +319,80 @@ def test_comparison_of_synthetic_models():
 
 
 def test_answers_on_request(model):
-    asked = "prefill 16\ndecode 2 0 4\ndecode 1 32 4\ndecode 1 32 4\nnonsense\ndecode 3 32 4\n"
+    asked = ("prefill 16\ndecode 2 0 4 f16\ndecode 1 32 4 f16\ndecode 1 32 4 q8\ndecode 1 32 4 q4\n"
+             "nonsense\ndecode 3 32 4 f16\ndecode 1 32 4 f32\ndecode 1 32 4\nabout\n")
     r = subprocess.run([BUILD / "bin/kvd-bench", "--peer-worker", "-m", model], input=asked, text=True, timeout=60 * PATIENCE,
                        stdout=subprocess.PIPE, check=True)
     answers = r.stdout.splitlines()
-    assert len(answers) == 6
-    assert all(float(a) > 0 for a in answers[:4]) and all(a.startswith("- ") for a in answers[4:])
+    assert len(answers) == 10
+    assert all(float(a) > 0 for a in answers[:5]) and all(a.startswith("- ") for a in answers[5:9])
+    assert re.fullmatch(r"\S+ llama, level \S+, \d+ threads", answers[9])
+
+
+# A llama_cpp that computes nothing, and notes in what contexts it was asked to.
+FAKE_PEER = """
+import ctypes, os, types
+__version__ = "0"
+LLAMA_FLASH_ATTN_TYPE_ENABLED, LLAMA_FLASH_ATTN_TYPE_DISABLED, GGML_TYPE_F16, GGML_TYPE_Q8_0 = 1, 0, 1, 8
+Array = ctypes.c_int * 512
+Batch = lambda: types.SimpleNamespace(n_tokens=0, token=Array(), pos=Array(), n_seq_id=Array(), logits=Array(),
+                                      seq_id=[Array() for _ in range(512)])
+llama_log_callback = lambda f: f
+llama_log_set = lambda f, data: None
+llama_backend_init = lambda: None
+llama_model_default_params = llama_context_default_params = types.SimpleNamespace
+llama_model_load_from_file = lambda path, params: 1
+llama_model_get_vocab = lambda model: 1
+llama_n_vocab = lambda vocab: 256
+llama_batch_init = lambda n, embd, seqs: Batch()
+llama_print_system_info = lambda: b"FAKE = 1 | "
+llama_init_from_model = lambda model, params: params
+llama_free = llama_synchronize = lambda context: None
+llama_get_memory = lambda context: context
+llama_memory_clear = lambda memory, data: None
+llama_memory_seq_rm = lambda memory, seq, start, end: True
+def llama_decode(context, batch):
+    assert batch.n_tokens <= context.n_batch and max(batch.pos[:batch.n_tokens]) < context.n_ctx
+    with open(os.environ["FAKE_LOG"], "a") as f:
+        print(context.flash_attn_type, context.n_seq_max, batch.n_tokens, max(batch.pos[:batch.n_tokens]), file=f)
+    return 0
+"""
+
+
+def peer(model, folder, *args):
+    (folder / "llama_cpp.py").write_text(FAKE_PEER)
+    env = {**os.environ, "PYTHONPATH": str(folder), "FAKE_LOG": str(folder / "log")}
+    r = subprocess.run([pathlib.Path(__file__).parent.parent / "bench/bench-peer", "--build", BUILD, "--peer-python",
+                        sys.executable, "-m", model, "--threads", "1", *args], env=env, capture_output=True, text=True,
+                       timeout=60 * PATIENCE, check=True)
+    return r.stdout
+
+
+def test_peer_in_turn(model, tmp_path):
+    out = json.loads(peer(model, tmp_path, "--json", "--rounds", "3", "--tokens", "4", "--pieces",
+                          "batch-8,prefill-256,decode-8000-q8"))
+    found = out["models"][model.name]
+    assert "FAKE = 1" in found["peer"] and "llama" in found["kvd"]
+    rows = {row["piece"]: row for row in found["pieces"]}
+    # In an order of its own, since contexts grow.
+    assert list(rows) == ["prefill-256", "batch-8", "decode-8000-q8"]
+    for name in ("prefill-256", "batch-8"):
+        row = rows[name]
+        ratios = sorted(a / b for a, b in zip(row["kvd"], row["peer"]))
+        assert len(ratios) == 3 and [row["ratio_min"], row["ratio"], row["ratio_max"]] == pytest.approx(ratios)
+        assert row["asked"] == 6
+    assert rows["decode-8000-q8"]["left_out"] == "longer than the model's context"
+    log = [tuple(map(int, line.split())) for line in (tmp_path / "log").read_text().splitlines()]
+    # Both ways of attention were tried, then one was measured: 3 rounds of 256 tokens, of 4 steps of 8.
+    prompts = [line[0] for line in log if line[1:] == (1, 256, 255)]
+    assert set(prompts[:4]) == {0, 1} and len(prompts) == 4 + 3 and len(set(prompts[4:])) == 1
+    steps = [line[3] for line in log if line[1:3] == (8, 8)][-12:]
+    assert steps == [0, 1, 2, 3] * 3
+
+
+def test_peer_ends_in_time(model, tmp_path):
+    out = json.loads(peer(model, tmp_path, "--json", "--max-time", "0.001"))
+    assert out["models"][model.name]["pieces"] == []
 
 
 # --- the end of it --------------------------------------------------------------------
