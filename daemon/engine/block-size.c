@@ -15,10 +15,13 @@
 #define MAX_CONTEXT 2048u
 #define POOL_BYTES (UINT64_C(32) << 20)	/* about: beyond most caches, as all layers together are */
 #define PAGE_BYTES (UINT64_C(2) << 20)
-#define ROUNDS 16
+#define DEFAULT 1u			/* of `sizes` */
 
-static const uint32_t sizes[BLOCK_SIZE_N] = { 16, 32, 64 };
+static const uint32_t sizes[BLOCK_SIZE_N] = { 16, BLOCK_SIZE_DEFAULT, 64 };
 static const uint32_t contexts[] = { 500, 1000, MAX_CONTEXT };
+static const uint8_t orders[BLOCK_SIZE_ROUNDS_MIN][BLOCK_SIZE_N] = {
+	{ 0, 1, 2 }, { 2, 1, 0 }, { 1, 0, 2 }, { 2, 0, 1 }, { 0, 2, 1 }, { 1, 2, 0 },
+};
 
 const char *block_size_origin_name(enum block_size_origin origin)
 {
@@ -27,15 +30,70 @@ const char *block_size_origin_name(enum block_size_origin origin)
 	return names[origin];
 }
 
-uint32_t block_size_pick(const uint64_t times[BLOCK_SIZE_N])
+static int compare_u32(const void *a, const void *b)
 {
-	uint32_t best = 0;
+	uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
 
-	for (uint32_t i = 0; i < BLOCK_SIZE_N; i++)
-		if (times[i] < times[best])
-			best = i;
-	/* times[1] is 32's. */
-	return (double)times[1] * (100 - BLOCK_SIZE_NOISE) <= (double)times[best] * 100 ? sizes[1] : sizes[best];
+	return (x > y) - (x < y);
+}
+
+uint32_t block_size_percent(const struct block_size_times *t, uint32_t i)
+{
+	uint32_t percents[BLOCK_SIZE_ROUNDS];
+
+	for (uint32_t r = 0; r < t->n_rounds; r++) {
+		double percent = 100.0 * (double)t->ns[r][i] / (double)t->ns[r][DEFAULT];
+
+		percents[r] = (uint32_t)MIN(percent + 0.5, (double)UINT32_MAX);
+	}
+	qsort(percents, t->n_rounds, sizeof(*percents), compare_u32);
+	return percents[t->n_rounds / 2];
+}
+
+static bool is_faster(const struct block_size_times *t, uint32_t i)
+{
+	uint32_t n = 0;
+
+	for (uint32_t r = 0; r < t->n_rounds; r++)
+		n += (double)t->ns[r][i] * 100 < (double)t->ns[r][DEFAULT] * (100 - BLOCK_SIZE_GAIN);
+	return n * 4 >= t->n_rounds * 3;
+}
+
+uint32_t block_size_pick(const struct block_size_times *t)
+{
+	uint32_t best = DEFAULT, least = 100;
+
+	for (uint32_t i = 0; i < BLOCK_SIZE_N; i++) {
+		if (i == DEFAULT || !is_faster(t, i) || block_size_percent(t, i) >= least)
+			continue;
+		best = i;
+		least = block_size_percent(t, i);
+	}
+	return sizes[best];
+}
+
+int block_size_run(block_size_step_fn step, void *arg, struct block_size_times *out)
+{
+	struct block_size_times t = { 0 };
+	uint64_t ns = 0, sum = 0;
+	/* All memory is touched once. */
+	int r = step(arg, DEFAULT, MAX_CONTEXT, &ns);
+
+	for (; !r && t.n_rounds < BLOCK_SIZE_ROUNDS; t.n_rounds++) {
+		if (t.n_rounds >= BLOCK_SIZE_ROUNDS_MIN && sum / t.n_rounds * (t.n_rounds + 1) > BLOCK_SIZE_BUDGET_NS)
+			break;
+		for (uint32_t k = 0; k < ARRAY_SIZE(contexts) * BLOCK_SIZE_N && !r; k++) {
+			uint32_t c = k / BLOCK_SIZE_N;
+			uint32_t i = orders[(t.n_rounds + c) % ARRAY_SIZE(orders)][k % BLOCK_SIZE_N];
+
+			r = step(arg, i, contexts[c], &ns);
+			t.ns[t.n_rounds][i] += ns;
+			sum += ns;
+		}
+	}
+	if (!r)
+		*out = t;
+	return r;
 }
 
 struct measurement {
@@ -107,8 +165,9 @@ static uint64_t thread_ns(void)
 }
 
 /* The attention of one token of a sequence, whose blocks lie in no order. */
-static int step(struct measurement *m, uint32_t size, uint32_t context, uint64_t *ns)
+static int step(void *arg, uint32_t size, uint32_t context, uint64_t *ns)
 {
+	struct measurement *m = arg;
 	const struct kb_ops *ops = m->be->ops;
 	const struct kb_geometry *g = &m->geometry[size];
 	const int32_t token = 0;
@@ -139,39 +198,13 @@ static int step(struct measurement *m, uint32_t size, uint32_t context, uint64_t
 	return r;
 }
 
-/* The least of the rounds, added up over the contexts. */
-static int measure(struct measurement *m, uint64_t times[BLOCK_SIZE_N])
-{
-	for (size_t c = 0; c < ARRAY_SIZE(contexts); c++) {
-		uint64_t least[BLOCK_SIZE_N] = { UINT64_MAX, UINT64_MAX, UINT64_MAX }, ns = 0;
-
-		for (uint32_t i = 0; i < ROUNDS * BLOCK_SIZE_N; i++) {
-			int r = step(m, i % BLOCK_SIZE_N, contexts[c], &ns);
-
-			if (r)
-				return r;
-			least[i % BLOCK_SIZE_N] = MIN(least[i % BLOCK_SIZE_N], ns);
-		}
-		for (uint32_t i = 0; i < BLOCK_SIZE_N; i++)
-			times[i] += least[i];
-	}
-	return 0;
-}
-
 int block_size_measure(struct kb_backend *be, const struct model *model, enum kb_kv_type type,
-		       uint64_t times[BLOCK_SIZE_N])
+		       struct block_size_times *out)
 {
 	_cleanup_(measurement_deinit) struct measurement m = { .be = be, .fd = -1 };
-	uint64_t sums[BLOCK_SIZE_N] = { 0 };
 	int r = open_pool(&m, model_info(model), type);
 
 	if (!r)
 		r = open_workspace(&m, model_info(model));
-	if (!r)
-		r = measure(&m, sums);
-	if (r)
-		return r;
-	for (uint32_t i = 0; i < BLOCK_SIZE_N; i++)
-		times[i] = sums[i];
-	return 0;
+	return r ? r : block_size_run(step, &m, out);
 }

@@ -166,14 +166,15 @@ static int start_engine(struct model_host *h, const struct model *model, uint32_
 /* --- the size of blocks -------------------------------------------------------------- */
 
 /* By a backend of its own, since steps of the engine's are its thread's. */
-static int measure_blocks(struct model_host *h, const struct model *model, uint64_t times[BLOCK_SIZE_N])
+static int measure_blocks(struct model_host *h, const struct model *model, struct block_size_times *times)
 {
 	const struct kb_cpu_options options = { .n_threads = 1, .level = h->config->cpu_level };
 	struct kb_backend *be;
 	int r;
 
 	if (h->config->block_times[0]) {
-		memcpy(times, h->config->block_times, sizeof(h->config->block_times));
+		memcpy(times->ns[0], h->config->block_times, sizeof(times->ns[0]));
+		times->n_rounds = 1;
 		return 0;
 	}
 	r = kb_cpu_open(&options, &be);
@@ -193,15 +194,14 @@ static bool keeps_block_size(const struct server_config *c)
 static int measure_and_keep(struct model_host *h, const struct model *model, uint32_t *out)
 {
 	const char *name = model_info(model)->name;
-	uint64_t times[BLOCK_SIZE_N] = { 0 };
-	int r = measure_blocks(h, model, times);
+	struct block_size_times times = { 0 };
+	int r = measure_blocks(h, model, &times);
 
 	if (r)
 		return r;
-	*out = block_size_pick(times);
-	log_info("%s: blocks of %u tokens, measured: of 16 they take %llu %% of the time of 32, of 64 %llu %%",
-		 name, *out, (unsigned long long)(times[0] * 100 / times[1]),
-		 (unsigned long long)(times[2] * 100 / times[1]));
+	*out = block_size_pick(&times);
+	log_info("%s: blocks of %u tokens, measured in %u rounds: of 16 they take %u %% of the time of 32, of 64 %u %%",
+		 name, *out, times.n_rounds, block_size_percent(&times, 0), block_size_percent(&times, 2));
 	r = block_size_write(h->config->state_dir, h->backend, model, h->config->kv_type, *out);
 	if (r)
 		log_warning("%s: the size of its blocks can't be kept in %s: %s", name, h->config->state_dir,
