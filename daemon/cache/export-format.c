@@ -124,18 +124,6 @@ void export_put_end(struct export_stream *s, void *out)
 
 /* --- reading the header --- */
 
-static const char *name_of(uint32_t tag)
-{
-	static const char *const names[] = {
-		[STORE_TAG_MODEL] = "the model", [STORE_TAG_KV_TYPE] = "the type of keys and values",
-		[STORE_TAG_LAYOUT] = "the layout of a block", [STORE_TAG_ROPE] = "the rotation of positions",
-		[STORE_TAG_ADAPTER] = "the adapter", [STORE_TAG_BACKEND] = "the device",
-		[STORE_TAG_CPU_LEVEL] = "the CPU level", [STORE_TAG_NUMERICS] = "the version of the numerics",
-	};
-
-	return tag < ARRAY_SIZE(names) && names[tag] ? names[tag] : "what it depends on";
-}
-
 static uint32_t u32_at(const uint8_t *p)
 {
 	uint32_t v;
@@ -144,29 +132,17 @@ static uint32_t u32_at(const uint8_t *p)
 	return le32toh(v);
 }
 
-/* Of the first field of ours that is not in the file's fields at the same place. */
-static uint32_t differing_tag(const struct store_identity *ours, const uint8_t *bytes, uint32_t n)
-{
-	uint32_t at = 0;
-
-	while (ours->n - at >= 8) {
-		uint32_t size = 8 + u32_at(ours->bytes + at + 4);
-
-		if (size > ours->n - at || size > n - at || memcmp(ours->bytes + at, bytes + at, size))
-			return u32_at(ours->bytes + at);
-		at += size;
-	}
-	return 0;
-}
-
 static int compare(const struct export_shape *shape, const struct file_header *h, const uint8_t *fields,
 		   struct diag *diag)
 {
 	uint32_t n = le32toh(h->n_fields), block_tokens = le32toh(h->block_tokens);
+	struct store_field f = { 0 };
 
-	if (n != shape->identity.n || memcmp(fields, shape->identity.bytes, n))
+	if (n != shape->identity.n || memcmp(fields, shape->identity.bytes, n)) {
+		store_identity_differing(shape->identity.bytes, shape->identity.n, fields, n, &f);
 		return diag_set(diag, EXPORT_E_OTHER, "%s is not the one that the file's blocks are of",
-				name_of(differing_tag(&shape->identity, fields, n)));
+				store_tag_name(f.tag));
+	}
 	if (block_tokens != shape->block_tokens || le64toh(h->block_bytes) != shape->block_bytes)
 		return diag_set(diag, EXPORT_E_OTHER, "the file's blocks have %u tokens, those here %u", block_tokens,
 				shape->block_tokens);

@@ -33,4 +33,21 @@ struct store_identity {
 };
 void store_identity_add(struct store_identity *id, enum store_tag tag, const void *data, uint32_t n);
 
+/* --- fields, as they stand in `bytes` or in a file --- */
+
+struct store_field {
+	enum store_tag tag;		/* or another number */
+	uint32_t n;
+	const uint8_t *data;		/* [n], in those bytes */
+};
+/* The field that begins at *at, which moves behind it.  False: there is none that is whole. */
+bool store_identity_next(const uint8_t *bytes, uint32_t n, uint32_t *at, struct store_field *out);
+/* The first field with that tag.  False: there is none. */
+bool store_identity_find(const uint8_t *bytes, uint32_t n, enum store_tag tag, struct store_field *out);
+/* The first of ours that is not in the other's at the same place.  False: there is none. */
+bool store_identity_differing(const uint8_t *ours, uint32_t n_ours, const uint8_t *other, uint32_t n_other,
+			      struct store_field *out);
+/* "the type of keys and values" */
+const char *store_tag_name(enum store_tag tag);
+
 #endif

@@ -142,6 +142,25 @@ static int identity_read(struct disk_root *r)
 	return 0;
 }
 
+int disk_root_identify(struct disk_root *r)
+{
+	int err;
+
+	if (r->identity)
+		return 0;
+	err = dir_open_sub(r->disk->fd, r->name, false, &r->fd);
+	if (!err)
+		err = identity_read(r);
+	fd_closep(&r->fd);
+	return err;
+}
+
+const uint8_t *disk_root_fields(const struct disk_root *r, uint32_t *n)
+{
+	*n = get_u32(r->identity + 24);
+	return r->identity + IDENTITY_HEAD;
+}
+
 /* Whether the directory's identity is ours. */
 static bool identity_is_there(const struct disk_root *r)
 {

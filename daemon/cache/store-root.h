@@ -8,6 +8,7 @@
  *   store-list.c    what is there, and pins
  *   store-owner.c   which uid has how much
  *   store-space.c   the bytes of all roots: who gives way
+ *   store-others.c  what is there of a model, but of another identity
  *   store.c         the queue, the thread, figures
  *
  * A root is closed (dormant: nobody has it open; or its last open failed), or open. A
@@ -34,6 +35,8 @@ struct disk {
 	uint64_t max_bytes, retry_ns, hash_mask;
 	uint64_t reduced_bytes, reduced_until;	/* the medium was full: keep within this for a while; monotonic */
 	void (*event)(void *arg, const char *text);
+	void (*note)(void *arg, const char *text);
+	void (*describe)(const struct store_field *f, char *out, size_t size);
 	void *arg;
 	struct list roots;		/* struct disk_root.link */
 	int64_t use;			/* counts uses, across roots */
@@ -51,6 +54,7 @@ struct disk_root {
 	uint8_t *identity;		/* the file's content; NULL: not read yet */
 	uint32_t n_identity;
 	bool useless;			/* its identity is damaged or of another version */
+	bool other;			/* its model was opened with another identity */
 
 	bool open;
 	int fd, slots_fd;
@@ -87,6 +91,10 @@ void disk_root_free(struct disk_root *r);
 
 /* Opens it if it is closed and not paused.  False: it is of no use now. */
 bool disk_root_open(struct disk_root *r);
+/* What its file `identity` says is known: read, where it was not yet.  0, -errno; -EUCLEAN: it is damaged. */
+int disk_root_identify(struct disk_root *r);
+/* The fields of an identity that is known. */
+const uint8_t *disk_root_fields(const struct disk_root *r, uint32_t *n);
 /* Commits and closes. */
 void disk_root_close(struct disk_root *r);
 /* False: an error was not long ago, nothing is to be written. */
@@ -164,7 +172,8 @@ bool disk_owner_beyond_share(const struct disk *d, uint32_t u, int64_t now, uint
 
 /* --- store-space.c --- */
 
-/* Bytes of all roots, logs at their largest. */
+/* Bytes of a root; of all roots; logs at their largest. */
+uint64_t disk_root_bytes(const struct disk_root *r);
 uint64_t disk_bytes(const struct disk *d);
 /*
  * What is kept free for a root's log: it is moved over when it has a quarter of that, and one transaction of at
@@ -181,5 +190,12 @@ int disk_evict(struct disk_root *r, int64_t n_free, int64_t now);
 int disk_shrink(struct disk_root *r, uint64_t n, int64_t now);
 /* At the start: more is there than there may be. */
 void disk_fit(struct disk *d);
+
+/* --- store-others.c --- */
+
+/* Roots of r's model that nobody has open: of what use they are not is a note, with their bytes. */
+void disk_note_others(struct disk_root *r, const char *model);
+/* Of those that were found so, and that still nobody has open. */
+uint64_t disk_useless_bytes(const struct disk *d);
 
 #endif

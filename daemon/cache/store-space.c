@@ -13,7 +13,7 @@ uint64_t disk_log_reserve(const struct disk *d)
 	return MIN(d->max_bytes / 8, LOG_RESERVE_MAX);
 }
 
-static uint64_t root_bytes(const struct disk_root *r)
+uint64_t disk_root_bytes(const struct disk_root *r)
 {
 	uint64_t slots, log;
 
@@ -29,7 +29,7 @@ uint64_t disk_bytes(const struct disk *d)
 	uint64_t bytes = 0;
 
 	list_for_each(l, &d->roots)
-		bytes += root_bytes(list_entry(l, struct disk_root, link));
+		bytes += disk_root_bytes(list_entry(l, struct disk_root, link));
 	return bytes;
 }
 

@@ -48,6 +48,7 @@ struct store_root {
 	uint8_t id[16];
 	uint8_t *identity;		/* until it is opened */
 	uint32_t n_identity;
+	char *model;			/* its name; NULL: nobody wants to know of others */
 	uint64_t block_bytes;
 	struct store_request open, close;
 	struct disk_root *disk;		/* the store's thread */
@@ -192,10 +193,20 @@ void store_set_wake(struct store *s, void (*wake)(void *arg), void *arg)
 	pthread_mutex_unlock(&s->lock);
 }
 
-int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity,
+static void root_free(struct store_root *root)
+{
+	if (!root)
+		return;
+	free(root->identity);
+	free(root->model);
+	free(root);
+}
+CLEANUP_DEFINE(struct store_root, root_free)
+
+int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity, const char *name,
 		   uint32_t block_tokens, uint64_t block_bytes)
 {
-	_cleanup_(freep) struct store_root *root = NULL;
+	_cleanup_(root_freep) struct store_root *root = NULL;
 	int r;
 
 	if (identity->overflow || !identity->n || !block_tokens || block_tokens > STORE_TOKENS_MAX || !block_bytes ||
@@ -203,6 +214,9 @@ int store_root_new(struct store_root **out, struct store *s, const struct store_
 		return -EINVAL;
 	root = calloc(1, sizeof(*root));
 	if (!root)
+		return -ENOMEM;
+	root->model = name ? strdup(name) : NULL;
+	if (name && !root->model)
 		return -ENOMEM;
 	r = disk_identity_make(identity, block_tokens, block_bytes, &root->identity, &root->n_identity, root->id,
 			       root->name);
@@ -214,12 +228,6 @@ int store_root_new(struct store_root **out, struct store *s, const struct store_
 	put_urgent(s, &root->open, root, STORE_OPEN);
 	*out = steal_ptr(root);
 	return 0;
-}
-
-static void root_free(struct store_root *root)
-{
-	free(root->identity);
-	free(root);
 }
 
 void store_root_free(struct store_root *root)
@@ -246,6 +254,7 @@ static void publish(struct store *s)	/* under the lock */
 	stats->bytes = disk_bytes(&s->disk);
 	stats->max_bytes = s->disk.max_bytes;
 	stats->n_roots = stats->n_open = stats->n_slots = stats->n_free = 0;
+	stats->useless_bytes = disk_useless_bytes(&s->disk);
 	list_for_each(l, &s->disk.roots) {
 		struct disk_root *r = list_entry(l, struct disk_root, link);
 
@@ -366,8 +375,11 @@ static void handle_open(struct store *s, struct store_root *root)
 	int64_t first = 0;
 	bool got = false;
 
-	if (root->identity)
+	if (root->identity) {
 		open_root(s, root);
+		if (root->disk && root->model)
+			disk_note_others(root->disk, root->model);
+	}
 	if (root->disk && disk_root_open(root->disk) && disk_root_writable(root->disk)) {
 		finish_batch(s);
 		/* The first change may be what finds an index damaged, which then begins cold. */
@@ -724,6 +736,8 @@ int store_new(struct store **out, const struct store_config *c, struct diag *dia
 	s->wake = c->wake;
 	s->wake_arg = s->disk.arg = c->arg;
 	s->disk.event = c->event;
+	s->disk.note = c->note;
+	s->disk.describe = c->describe;
 	s->disk.io = c->io;
 	s->disk.max_bytes = c->max_bytes;
 	s->disk.retry_ns = c->retry_ns ? c->retry_ns : RETRY_NS;

@@ -57,9 +57,13 @@ struct store_config {
 	uint64_t retry_ns;		/* the first pause after an error, doubled each time; 0: a second */
 	/* On the store's thread: one sentence for the log. */
 	void (*event)(void *arg, const char *text);
+	/* The same of what is no trouble; NULL: nobody wants to know. */
+	void (*note)(void *arg, const char *text);
+	/* A field of an identity for people, in out[size]: "q8"; "": it has no words for it.  NULL: never any. */
+	void (*describe)(const struct store_field *f, char *out, size_t size);
 	/* See store_set_wake(). */
 	void (*wake)(void *arg);
-	void *arg;			/* of both */
+	void *arg;			/* of event, note and wake */
 	/* For tests. */
 	const struct store_io *io;
 	uint32_t hash_bits;		/* of the tokens' hashes that are used; 0: 64 */
@@ -82,9 +86,10 @@ CLEANUP_DEFINE(struct store, store_free)
 
 /*
  * Opens a root in the background, or makes it. Models that have the same one share it.
- * block_tokens: of a full block, at most STORE_TOKENS_MAX. 0, -EINVAL, -ENOMEM.
+ * block_tokens: of a full block, at most STORE_TOKENS_MAX.  name: of the model, for a note on what is there of it, but
+ * of another identity; NULL: none is wanted.  0, -EINVAL, -ENOMEM.
  */
-int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity,
+int store_root_new(struct store_root **out, struct store *s, const struct store_identity *identity, const char *name,
 		   uint32_t block_tokens, uint64_t block_bytes);
 /*
  * Puts it away; it may be opened again. What was put before is still handled, in the background; nothing may be put
@@ -314,6 +319,7 @@ struct store_stats {
 	uint64_t bytes, max_bytes;	/* of all files; bytes counts the logs at the largest that they may become */
 	uint64_t n_roots, n_open;
 	uint64_t n_slots, n_free;	/* of the open roots */
+	uint64_t useless_bytes;		/* of `bytes`: of a model that is or was open, but of another identity */
 	uint64_t queued;		/* writes */
 	uint64_t written, exists;	/* writes done: stored; there already */
 	uint64_t dropped_full, dropped_parent, dropped_room, dropped_paused, dropped_wiped, failed;

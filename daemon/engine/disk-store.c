@@ -10,6 +10,7 @@
 
 #include "daemon/cache/store-dir.h"
 #include "daemon/cache/store.h"
+#include "daemon/engine/engine-private.h"
 #include "ipc/base/checked.h"
 #include "ipc/base/fd.h"
 
@@ -98,7 +99,8 @@ static int auto_bytes(int state, uint64_t *out)
 static int open_store(struct store **out, const struct disk_store_config *c, struct diag *why)
 {
 	struct store_config store = {
-		.max_bytes = c->max_bytes, .event = c->event, .arg = c->arg, .hash_bits = HASH_BITS,
+		.max_bytes = c->max_bytes, .event = c->event, .note = c->note, .describe = engine_describe_identity,
+		.arg = c->arg, .hash_bits = HASH_BITS,
 	};
 	_cleanup_(fd_closep) int fd = -1;
 	char path[PATH_MAX];
@@ -155,6 +157,7 @@ void disk_store_stats(struct store *s, struct disk_store_stats *out)
 	*out = (struct disk_store_stats){
 		.max_bytes = stats.max_bytes,
 		.bytes = stats.bytes,
+		.useless_bytes = stats.useless_bytes,
 		.n_blocks = stats.n_slots - stats.n_free,
 		.lookups = stats.lookups,
 		.hits = stats.lookup_hits,

@@ -36,6 +36,8 @@ struct disk_store_config {
 	uint64_t max_bytes;
 	/* From the store's thread, and from disk_store_open(): a line for the log. */
 	void (*event)(void *arg, const char *text);
+	/* From the store's thread: the same of what is no trouble.  NULL: nobody wants to know. */
+	void (*note)(void *arg, const char *text);
 	void *arg;
 };
 
@@ -50,6 +52,7 @@ CLEANUP_DEFINE(struct store, disk_store_close)
 
 struct disk_store_stats {
 	uint64_t max_bytes, bytes;	/* of all files; bytes counts logs at the largest that they may become */
+	uint64_t useless_bytes;		/* of these: of models that were loaded, of another KV type, level ... */
 	uint64_t n_blocks;		/* of models that are loaded */
 	/* Since the start: prompts asked for, those of which something was there; blocks. */
 	uint64_t lookups, hits, written, read, evicted, damaged;

@@ -304,7 +304,8 @@ static void add_model(struct engine *e, struct engine_model *em)
 		return;		/* without a disk, then */
 	e->disk_expiry = 0;
 	engine_identify(e, em, id);
-	(void)store_root_new(&em->disk, e->store, id, em->block_tokens, pool_root_geometry(em->root)->block_bytes);
+	(void)store_root_new(&em->disk, e->store, id, model_info(em->model)->name, em->block_tokens,
+			     pool_root_geometry(em->root)->block_bytes);
 	free(id);
 }
 

@@ -296,6 +296,8 @@ bool engine_kept_verify(struct engine *e, struct engine_request *r, uint64_t now
 
 /* identity.c; id is zeroed */
 void engine_identify(const struct engine *e, const struct engine_model *em, struct store_identity *id);
+/* Fields of it for people; see `describe` in store.h. */
+void engine_describe_identity(const struct store_field *f, char *out, size_t size);
 
 /* disk-control.c; of models that have a disk */
 struct cache_command;

@@ -193,6 +193,8 @@ static void write_disk(FILE *out, const struct disk_store_stats *d)
 {
 	gauge(out, "kvd_disk_bytes", "The cache on disk: what its files may take.", d->max_bytes);
 	gauge(out, "kvd_disk_used_bytes", "What they take.", d->bytes);
+	gauge(out, "kvd_disk_useless_bytes", "Of them, of loaded models, but of another type, size of blocks or level.",
+	      d->useless_bytes);
 	gauge(out, "kvd_disk_blocks", "Blocks there, of models that are loaded.", d->n_blocks);
 	counter(out, "kvd_disk_lookups_total", "Prompts that were looked for there.", d->lookups);
 	counter(out, "kvd_disk_hits_total", "Those of which something was found.", d->hits);

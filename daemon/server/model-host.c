@@ -104,6 +104,11 @@ static void log_event(void *arg, const char *text)
 	log_warning("%s", text);
 }
 
+static void log_note(void *arg, const char *text)
+{
+	log_info("%s", text);
+}
+
 /* What the engine has found is told, and what it uses now is left to the next process. */
 static void keep_memory(struct model_host *h, const struct engine *engine)
 {
@@ -330,6 +335,7 @@ static int open_store(struct model_host *h, struct diag *diag)
 		.named = h->config->state_dir_named,
 		.max_bytes = h->config->disk == SERVER_DISK_AUTO ? DISK_STORE_AUTO : h->config->disk,
 		.event = log_event,
+		.note = log_note,
 	};
 	struct disk_store_stats stats;
 	int r;

@@ -4,6 +4,7 @@
 prefix.Judge says what is right, disk.Committed what must be found.
 """
 import random
+import re
 import time
 
 import disk
@@ -244,8 +245,10 @@ def test_other_type(judge, restarts, models):
             r = prefix.ask(c, ids)
             judges[kv_type].right(ids, r)
             assert r.usage["cached"] == (288 if kv_type in made else 0)
-        made.add(kv_type)
         d.d.until(lambda: d.d.status().get("disk_blocks", 0) >= 9, "written")
+        told = re.findall(r"the type of keys and values was (\w+), is (\w+)", d.d.log.read_text())
+        assert sorted(told) == sorted((other, kv_type) for other in made - {kv_type})
+        made.add(kv_type)
     assert len(disk.Committed(d.state).roots) == 3
 
 

@@ -111,7 +111,7 @@ static void store_open(struct bench *b)
 		fprintf(stderr, "store-bench: %s\n", diag.text);
 		exit(1);
 	}
-	if (store_root_new(&b->root, b->store, &id, b->block_tokens, b->block_bytes))
+	if (store_root_new(&b->root, b->store, &id, NULL, b->block_tokens, b->block_bytes))
 		exit(1);
 	/* Until the root is open. */
 	s->busy = true;

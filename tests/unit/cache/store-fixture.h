@@ -50,8 +50,8 @@ struct fixture {
 	const char *model;		/* of the root's identity */
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	uint32_t n_woken, n_events;
-	char last_event[256];
+	uint32_t n_woken, n_events, n_notes;
+	char last_event[256], last_note[512];
 };
 
 static inline void on_event(void *arg, const char *text)
@@ -61,6 +61,16 @@ static inline void on_event(void *arg, const char *text)
 	pthread_mutex_lock(&f->lock);
 	f->n_events++;
 	snprintf(f->last_event, sizeof(f->last_event), "%s", text);
+	pthread_mutex_unlock(&f->lock);
+}
+
+static inline void on_note(void *arg, const char *text)
+{
+	struct fixture *f = arg;
+
+	pthread_mutex_lock(&f->lock);
+	f->n_notes++;
+	snprintf(f->last_note, sizeof(f->last_note), "%s", text);
 	pthread_mutex_unlock(&f->lock);
 }
 
@@ -86,7 +96,7 @@ static inline void root_open(struct fixture *f, struct store_root **root, const 
 	struct store_identity id;
 
 	identity_of(&id, model);
-	assert_int_equal(store_root_new(root, f->store, &id, BT, BLOCK), 0);
+	assert_int_equal(store_root_new(root, f->store, &id, NULL, BT, BLOCK), 0);
 }
 
 static inline void settle(struct fixture *f);
@@ -127,6 +137,7 @@ static inline void fixture_init_in(struct fixture *f, const char *parent)
 		.max_bytes = 64u << 20,
 		.retry_ns = 1,
 		.event = on_event,
+		.note = on_note,
 		.wake = on_wake,
 		.arg = f,
 	};

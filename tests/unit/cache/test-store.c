@@ -68,21 +68,21 @@ static void test_identity(void **state)
 	assert_int_equal(restore(&f, f.root, "n", t, 8), 8);
 	/* Another size of blocks. */
 	identity_of(&id, "model");
-	assert_int_equal(store_root_new(&other, f.store, &id, BT, BLOCK + 1), 0);
+	assert_int_equal(store_root_new(&other, f.store, &id, NULL, BT, BLOCK + 1), 0);
 	assert_int_equal(restore(&f, other, "n", t, 8), 0);
 	store_root_free(other);
-	assert_int_equal(store_root_new(&other, f.store, &id, STORE_TOKENS_MAX + 1, BLOCK), -EINVAL);
+	assert_int_equal(store_root_new(&other, f.store, &id, NULL, STORE_TOKENS_MAX + 1, BLOCK), -EINVAL);
 	/* Fields are separate: "ab" "c" is not "a" "bc". */
 	id = (struct store_identity){ 0 };
 	store_identity_add(&id, STORE_TAG_MODEL, "mode", 4);
 	store_identity_add(&id, STORE_TAG_KV_TYPE, "lf16", 4);
-	assert_int_equal(store_root_new(&other, f.store, &id, BT, BLOCK), 0);
+	assert_int_equal(store_root_new(&other, f.store, &id, NULL, BT, BLOCK), 0);
 	assert_int_equal(restore(&f, other, "n", t, 8), 0);
 	store_root_free(other);
 	for (int i = 0; i < 200; i++)
 		store_identity_add(&id, STORE_TAG_MODEL, t, sizeof(t));
 	assert_true(id.overflow);
-	assert_int_equal(store_root_new(&other, f.store, &id, BT, BLOCK), -EINVAL);
+	assert_int_equal(store_root_new(&other, f.store, &id, NULL, BT, BLOCK), -EINVAL);
 	fixture_deinit(&f);
 }
 
