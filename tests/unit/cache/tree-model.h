@@ -60,8 +60,9 @@ static struct { uint32_t n; int32_t tokens[MAX_TOKENS]; uid_t uid; } content[N_B
 static struct stored gone[1 << 15];		/* evicted or expired, the last ones */
 static uint32_t n_gone, alphabet;
 static uint64_t now, entry_bytes;
+static bool whole;		/* blocks are of use as a whole: nothing is stored that is less */
 static struct {
-	uint32_t hit, waited, woken, dedup, evicted, expired, takeover, tail, zombie, miss[6];
+	uint32_t hit, waited, woken, dedup, evicted, expired, takeover, tail, zombie, miss[7];
 	uint32_t moved, restored, entered, tail_stored, damaged, vanished, shrunk;
 } seen;
 
@@ -151,8 +152,8 @@ static uint32_t in_pool(uint32_t name, const int32_t *tokens, uint32_t n)
 	return end;
 }
 
-/* The longest common prefix with anything in the namespace. */
-static uint32_t longest(uint32_t name, const int32_t *tokens, uint32_t n)
+/* The longest common prefix with anything in the namespace, of use or not. */
+static uint32_t longest_common(uint32_t name, const int32_t *tokens, uint32_t n)
 {
 	uint32_t best = 0;
 
@@ -160,6 +161,14 @@ static uint32_t longest(uint32_t name, const int32_t *tokens, uint32_t n)
 		if (stored[i].used && !stored[i].zombie && stored[i].name == name && usable(&stored[i]))
 			best = MAX(best, common(stored[i].tokens, stored[i].n, tokens, n));
 	return best;
+}
+
+/* What of it is of use. */
+static uint32_t longest(uint32_t name, const int32_t *tokens, uint32_t n)
+{
+	uint32_t best = longest_common(name, tokens, n);
+
+	return whole ? best / BT * BT : best;
 }
 
 /* The same with what has expired, or went: are there more than n_found tokens in common? */
@@ -177,10 +186,16 @@ static bool went(uint32_t name, const int32_t *tokens, uint32_t n, uint32_t n_fo
 
 static bool differs(uint32_t name, const int32_t *tokens, uint32_t n, uint32_t n_found)
 {
-	for (uint32_t i = 0; i < N_ENTRIES; i++)
-		if (stored[i].used && !stored[i].zombie && usable(&stored[i]) && stored[i].name == name &&
-		    stored[i].n > n_found && common(stored[i].tokens, stored[i].n, tokens, n) == n_found)
+	for (uint32_t i = 0; i < N_ENTRIES; i++) {
+		const struct stored *e = &stored[i];
+		uint32_t n_same;
+
+		if (!e->used || e->zombie || !usable(e) || e->name != name || e->n <= n_found)
+			continue;
+		n_same = common(e->tokens, e->n, tokens, n);
+		if (n_same == n_found || (whole && n_same > n_found))
 			return true;
+	}
 	return false;
 }
 
