@@ -413,12 +413,18 @@ struct kb_cpu_options {
 
 /*
  * Opens the CPU backend.  -ENOTSUP: this machine lacks the level asked for;
- * -EINVAL: no such level.
+ * -EINVAL: no such level; -EIO: kb_cpu_fault().
+ *
+ * A level other than plain C is compared with it to the bit when a process first
+ * opens it (some milliseconds, in a child process).  One that differs is passed over
+ * for the next best, or is an error where it was asked for.
  */
 int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out);
 
-/* Levels that this machine can run, best first, NULL-terminated. */
+/* Levels that this machine has, best first, NULL-terminated. */
 const char *const *kb_cpu_levels(void);
+/* What was found wrong with a level when it was opened, for a log; NULL: nothing.  Lives as long as the process. */
+const char *kb_cpu_fault(const char *level);
 
 #ifdef __cplusplus
 }

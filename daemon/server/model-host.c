@@ -351,6 +351,18 @@ static int open_store(struct model_host *h, struct diag *diag)
 	return 0;
 }
 
+/* A level that was passed over: the machine is slower than it could be, and something is wrong with it or with us. */
+static void log_faults(const struct kb_backend *be)
+{
+	for (const char *const *level = kb_cpu_levels(); *level; level++) {
+		const char *fault = kb_cpu_fault(*level);
+
+		if (fault)
+			log_warning("CPU level %s computes wrongly on this machine, %s is used: %s", *level,
+				    be->ops->level(be), fault);
+	}
+}
+
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
 		   struct fdstore *fdstore, struct diag *diag)
 {
@@ -375,8 +387,12 @@ int model_host_new(struct model_host **out, const struct server_config *config, 
 	}
 	if (r == -ENOTSUP)
 		return diag_set(diag, r, "cpu-level: this machine lacks %s", config->cpu_level);
+	if (r == -EIO && config->cpu_level)
+		return diag_set(diag, r, "cpu-level: %s computes wrongly on this machine: %s", config->cpu_level,
+				kb_cpu_fault(config->cpu_level));
 	if (r)
 		return diag_set(diag, r, "cannot open the CPU backend: %s", strerror(-r));
+	log_faults(h->backend);
 	*out = h;
 	return 0;
 }

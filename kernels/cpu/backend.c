@@ -1,29 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CPU backend's table, its levels, rotations and the mapped pool. */
+/* The CPU backend's table, rotations and the mapped pool. */
 #include "cpu.h"
 
 #include <errno.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "levels.h"
+
 #define NUMERICS_VERSION 2
 #define HUGE_PAGE (2ull << 20)
-
-/* Best first. */
-static const struct kc_level *const levels[] = {
-#ifdef __x86_64__
-	&kc_level_amx,
-	&kc_level_avx512vnni,
-	&kc_level_avx512,
-	&kc_level_avx2,
-#endif
-	&kc_level_c,
-};
-#define N_LEVELS (sizeof(levels) / sizeof(levels[0]))
 
 static void cpu_close(struct kb_backend *be)
 {
@@ -245,22 +234,6 @@ static const struct kb_ops ops = {
 	.step_hidden = kc_step_hidden,
 };
 
-static int find_level(const char *name, const struct kc_level **out)
-{
-	int r = name ? -EINVAL : -ENOTSUP;
-
-	for (size_t i = 0; i < N_LEVELS; i++) {
-		if (name && strcmp(name, levels[i]->name))
-			continue;
-		if (levels[i]->supported()) {
-			*out = levels[i];
-			return 0;
-		}
-		r = -ENOTSUP;
-	}
-	return r;
-}
-
 int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out)
 {
 	struct kc_backend *cpu;
@@ -271,7 +244,7 @@ int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out)
 	if (!cpu)
 		return -ENOMEM;
 	cpu->base.ops = &ops;
-	r = find_level(options ? options->level : NULL, &cpu->level);
+	r = kc_levels_find(options ? options->level : NULL, &cpu->level);
 	if (!r)
 		r = kc_arena_new(&cpu->arena);
 	if (options && options->n_threads)
@@ -284,24 +257,4 @@ int kb_cpu_open(const struct kb_cpu_options *options, struct kb_backend **out)
 	}
 	*out = &cpu->base;
 	return 0;
-}
-
-static const char *level_names[N_LEVELS + 1];
-
-static void list_levels(void)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < N_LEVELS; i++) {
-		if (levels[i]->supported())
-			level_names[n++] = levels[i]->name;
-	}
-}
-
-const char *const *kb_cpu_levels(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, list_levels);
-	return level_names;
 }

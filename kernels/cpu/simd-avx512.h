@@ -14,14 +14,6 @@
 
 #include "simd-common.h"
 
-/* The builtin also asks whether the system saves the registers (XGETBV). */
-INLINE bool kc_cpu_has_avx512(void)
-{
-	return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-	       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-	       __builtin_cpu_supports("fma") && kc_cpu_has_f16c();
-}
-
 #define VW 16
 #define VN (16 / VW)
 

@@ -3,19 +3,9 @@
 #ifndef KC_SIMD_COMMON_H
 #define KC_SIMD_COMMON_H
 
-#include <cpuid.h>
 #include <immintrin.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* Not __builtin_cpu_supports(): clang before 17 does not know this one. */
-static inline bool kc_cpu_has_f16c(void)
-{
-	unsigned a, b, c, d;
-
-	return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
-}
 
 #define INLINE static inline __attribute__((always_inline))
 /*

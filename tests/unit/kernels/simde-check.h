@@ -20,6 +20,7 @@
 
 #ifdef HAVE_SIMDE
 #define KC_EMULATED
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/simd-avx512.h"
 #include "kernels/cpu/simd-level.h"
 #ifdef KC_AMX
@@ -30,14 +31,9 @@
 #define PRODUCT simd_product
 #endif
 
-static bool supported(void)
-{
-	return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && kc_cpu_has_f16c();
-}
-
 static const struct kc_level emulated = {
 	.name = EMULATED " by SIMDe",
-	.supported = supported,
+	.supported = kc_has_avx2,
 	.product = PRODUCT,
 	SIMD_LEVEL,
 };
