@@ -338,21 +338,22 @@ int lane_decode(struct lane *l, uint32_t first, uint32_t n_seqs, uint32_t n, dou
 	return 0;
 }
 
-/* The natural logarithm of the probability that logits give to a token. */
-static double log_probability(const float *logits, uint32_t n, int32_t token)
+static void add_score(struct lane_scores *s, const float *logits, uint32_t n, int32_t token)
 {
-	double most = (double)logits[0], sum = 0;
+	uint32_t best = 0;
+	double sum = 0;
 
 	for (uint32_t i = 1; i < n; i++)
-		most = MAX(most, (double)logits[i]);
+		best = logits[i] > logits[best] ? i : best;
 	for (uint32_t i = 0; i < n; i++)
-		sum += exp((double)logits[i] - most);
-	return (double)logits[token] - most - log(sum);
+		sum += exp((double)logits[i] - (double)logits[best]);
+	s->sum += (double)logits[token] - (double)logits[best] - log(sum);
+	s->likeliest[s->n++] = (int32_t)best;
 }
 
 /* One step of ids[at..at + n), with logits of the rows whose next token counts. */
 static int score_step(struct lane *l, const int32_t *ids, uint32_t at, uint32_t n, uint32_t from, uint32_t end,
-		      double *sum, uint32_t *count)
+		      struct lane_scores *scores)
 {
 	uint32_t n_vocab = model_info(l->subject->model)->n_vocab;
 	struct kb_batch batch = empty_batch(l);
@@ -370,12 +371,14 @@ static int score_step(struct lane *l, const int32_t *ids, uint32_t at, uint32_t 
 	if (r < 0)
 		return r;
 	logits = l->subject->be->ops->step_logits(l->ws);
-	for (uint32_t i = 0; i < batch.n_logits; i++, (*count)++)
-		*sum += log_probability(logits + (size_t)i * n_vocab, n_vocab, ids[at + l->logit_rows[i] + 1]);
+	if (batch.n_logits > scores->room - scores->n)
+		return -ENOSPC;
+	for (uint32_t i = 0; i < batch.n_logits; i++)
+		add_score(scores, logits + (size_t)i * n_vocab, n_vocab, ids[at + l->logit_rows[i] + 1]);
 	return 0;
 }
 
-int lane_score(struct lane *l, const int32_t *ids, uint32_t n, uint32_t from, double *sum, uint32_t *count)
+int lane_score(struct lane *l, const int32_t *ids, uint32_t n, uint32_t from, struct lane_scores *scores)
 {
 	uint32_t step = MIN(l->options.chunk, l->max_logits);
 	int r = 0;
@@ -385,7 +388,7 @@ int lane_score(struct lane *l, const int32_t *ids, uint32_t n, uint32_t from, do
 		uint32_t now = at + 1 < from ? MIN(l->options.chunk, from - 1 - at) : step;
 
 		now = MIN(now, n - at);
-		r = score_step(l, ids, at, now, from, n, sum, count);
+		r = score_step(l, ids, at, now, from, n, scores);
 		at += now;
 	}
 	return r;

@@ -52,10 +52,14 @@ int lane_fork(struct lane *l, uint32_t dst, uint32_t src, uint32_t n);
 int lane_prefill(struct lane *l, uint32_t seq, uint32_t n);
 /* Appends n tokens, one per step, to each of n_seqs sequences from first on; ns: [n] of each step, or NULL. */
 int lane_decode(struct lane *l, uint32_t first, uint32_t n_seqs, uint32_t n, double *ns);
-/*
- * Sequence 0 becomes ids[0..n); *sum and *count: natural logarithms of what the model gave to the tokens of
- * positions from and following, added to what is there.
- */
-int lane_score(struct lane *l, const int32_t *ids, uint32_t n, uint32_t from, double *sum, uint32_t *count);
+/* Of tokens that the model was asked to predict. */
+struct lane_scores {
+	double sum;		/* of the natural logarithms of what it gave to each */
+	uint32_t n;
+	uint32_t room;
+	int32_t *likeliest;	/* [room] the token that it gave the most to, at each */
+};
+/* Sequence 0 becomes ids[0..n); its tokens of positions from and following are added to scores. -ENOSPC: no room. */
+int lane_score(struct lane *l, const int32_t *ids, uint32_t n, uint32_t from, struct lane_scores *scores);
 
 #endif

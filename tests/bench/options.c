@@ -62,7 +62,7 @@ static void print_help(FILE *out)
 	      "      --input N         the comparison's prompt, in tokens (256)\n"
 	      "      --output N        and its answer (512)\n"
 	      "      --max-context N   the longest context that is measured (8000)\n"
-	      "      --max-time N      seconds after which no further round begins (1800)\n"
+	      "      --max-time N      seconds that no further round may last beyond (1800)\n"
 	      "      --kv-type TYPES   only these keys and values: f16,q8,q4\n"
 	      "      --text FILE       also the perplexity of this text\n"
 	      "      --directory DIR   where daemons have their files for the time ($TMPDIR, /tmp)\n"

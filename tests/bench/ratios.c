@@ -54,25 +54,34 @@ static const struct series *find(const struct results *r, const char *table, con
 	return NULL;
 }
 
-/* Decoding's reads by the probe's, which are percents already. */
-static void add_of_probe(struct results *r)
+/* Those that are percents already. */
+static const struct {
+	const char *table, *column, *row;
+	struct ratio_spec spec;
+} shares[] = {
+	{ "limits", "of_probe_read_percent", "decode 1 at context 0",
+	  { "decoding of one sequence against the read probe", .asked = 0.85, .decimals = 2 } },
+	{ "compare", "same_likeliest_percent", "Q8 KV",
+	  { "most likely token of Q8 KV that of F16 KV", .asked = 0.99, .decimals = 4 } },
+	{ "compare", "same_likeliest_percent", "Q4 KV",
+	  { "most likely token of Q4 KV that of F16 KV", .asked = 0.97, .decimals = 4 } },
+};
+
+static void add_share(struct results *r, const struct ratio_spec *spec, const struct series *s)
 {
-	static const struct ratio_spec spec = {
-		"decoding of one sequence against the read probe", .asked = 0.85, .decimals = 2,
-	};
-	const struct series *s = find(r, "limits", "decode 1 at context 0", "of_probe_read_percent");
 	_cleanup_(freep) struct series *whole = calloc(1, sizeof(*whole));
 
 	if (!s || !whole)
 		return;
 	for (uint32_t i = 0; i < s->n; i++)
 		series_add(whole, 100);
-	results_ratio(r, &spec, s, whole);
+	results_ratio(r, spec, s, whole);
 }
 
 void ratios_fill(struct results *r)
 {
-	add_of_probe(r);
+	for (size_t i = 0; i < ARRAY_SIZE(shares); i++)
+		add_share(r, &shares[i].spec, find(r, shares[i].table, shares[i].row, shares[i].column));
 	for (size_t i = 0; i < ARRAY_SIZE(wanted); i++)
 		results_ratio(r, &wanted[i].spec, find(r, wanted[i].table, wanted[i].over, wanted[i].column),
 			      find(r, wanted[i].table, wanted[i].under, wanted[i].column));

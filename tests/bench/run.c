@@ -66,13 +66,16 @@ void progress(const struct run *run, const char *fmt, ...)
 
 bool round_begins(struct run *run, struct table *t, uint32_t i, uint32_t n)
 {
+	uint64_t now = clock_ns(), took = now - run->round_start;
+
 	if (i >= n)
 		return false;
 	/* One round there is always, so that a table that is asked for has values. */
-	if (i && clock_ns() > run->deadline) {
-		table_note(t, "The time (--max-time) was over after %u of %u rounds.", i, n);
+	if (i && now + took > run->deadline) {
+		table_note(t, "There was time for %u of %u rounds.", i, n);
 		return false;
 	}
+	run->round_start = now;
 	progress(run, "%s: round %u of %u", t->name, i + 1, n);
 	return true;
 }

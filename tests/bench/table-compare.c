@@ -14,6 +14,7 @@
 #include "daemon/model/synthetic.h"
 #include "daemon/server/memory-left.h"
 #include "ipc/base/checked.h"
+#include "ipc/base/clock.h"
 #include "tests/bench/compare.h"
 #include "tests/bench/tables.h"
 
@@ -24,6 +25,7 @@ static const struct column columns[] = {
 	[COMPARE_P50] = { "ms_per_token_p50", "ms, p50", 2 },
 	[COMPARE_P99] = { "ms_per_token_p99", "ms, p99", 2 },
 	[COMPARE_PERPLEXITY] = { "perplexity", "perplexity", 3 },
+	[COMPARE_SAME] = { "same_likeliest_percent", "same, %", 2 },
 };
 
 struct kind {
@@ -53,6 +55,7 @@ struct compare {
 	struct run *run;
 	struct table *table;
 	const struct kind *kinds;
+	uint32_t n_windows;	/* of the text */
 	struct row *rows[N_KINDS];
 	struct variant variants[N_KINDS];
 	struct subject *subjects[N_KINDS];	/* opened here; NULL: none, or another row's */
@@ -112,21 +115,39 @@ static int open_row(struct compare *c, uint32_t i)
 	return variant_init(&c->variants[i], c->run, s, kind->kv_type, kind->cached, c->rows[i]);
 }
 
+static int run_text(struct compare *c, uint32_t from, uint32_t to)
+{
+	const struct variant *f16 = NULL;
+	int r = 0;
+
+	for (uint32_t i = from; !r && i < to; i++) {
+		if (!c->variants[i].lane || !c->variants[i].cached)
+			continue;
+		r = variant_perplexity(&c->variants[i], f16);
+		c->n_windows = c->variants[i].n_windows;
+		if (c->kinds[i].kv_type == KB_KV_F16)
+			f16 = &c->variants[i];
+	}
+	return r;
+}
+
 /* Rows from..to-1 in turn. */
 static int run_rows(struct compare *c, uint32_t from, uint32_t to)
 {
+	uint64_t deadline = c->run->deadline;
 	int r = 0;
 
 	for (uint32_t i = from; !r && i < to; i++)
 		if (!c->rows[i]->missing[0])
 			r = open_row(c, i);
+	c->run->deadline = MIN(deadline, clock_ns() + (uint64_t)(1e9 * COMPARE_ROW_SECONDS * (to - from)));
 	for (uint32_t k = 0; !r && round_begins(c->run, c->table, k, c->run->o.rounds); k++)
 		for (uint32_t i = from; !r && i < to; i++)
 			if (c->variants[i].lane)
 				r = variant_round(&c->variants[i]);
-	for (uint32_t i = from; !r && i < to; i++)
-		if (c->variants[i].lane && c->variants[i].cached && c->run->o.text)
-			r = variant_perplexity(&c->variants[i]);
+	c->run->deadline = deadline;
+	if (!r && c->run->o.text)
+		r = run_text(c, from, to);
 	for (uint32_t i = from; i < to; i++)
 		variant_note(&c->variants[i], c->table);
 	close_all(c);
@@ -215,9 +236,10 @@ int compare_run(struct run *run)
 			    "while it is computed is in the sum.  In all: weights, keys and values, and the "
 			    "step's own memory.");
 	if (run->o.text)
-		table_note(c.table, "Perplexity: of windows of %u tokens of the text the second half, as kvctl "
+		table_note(c.table, "Perplexity: of %u windows of %u tokens of the text the second half, as kvctl "
 			   "perplexity; without a cache it is that of F16 KV, since it computes the same "
-			   "bits.", COMPARE_WINDOW);
+			   "bits.  Same: at how many of these positions the most likely token is that of F16 "
+			   "KV.", c.n_windows, COMPARE_WINDOW);
 	if (!r)
 		table_whole(c.table);
 	return r;

@@ -35,7 +35,7 @@ struct bench_options {
 	uint32_t chunk;		/* prompt tokens in a step */
 	uint32_t block_tokens;
 	uint32_t probe_mb;	/* that the probe reads, beyond all caches */
-	uint32_t seconds;	/* no round begins after that */
+	uint32_t seconds;	/* no round begins that would last beyond that */
 	uint32_t kv_types;	/* bits, 1 << enum kb_kv_type */
 	bool quiet;
 };
@@ -45,6 +45,7 @@ struct run {
 	struct results *results;
 	struct subject *subject;	/* NULL while a daemon is measured */
 	uint64_t deadline;		/* clock_ns() */
+	uint64_t round_start;		/* of the round at hand, clock_ns() */
 	double prefill_rate, decode_rate;	/* roughly, tokens a second */
 	uint32_t n_ctx;			/* longest sequence that is measured */
 };
@@ -87,7 +88,10 @@ void ratios_fill(struct results *r);
 const char *kv_type_name(enum kb_kv_type type);		/* "F16" */
 bool kv_type_wanted(const struct run *run, enum kb_kv_type type);
 
-/* Whether round i of n begins: the time is not over.  Notes it in the table where it is. */
+/*
+ * Whether round i of n begins: one as long as that before it would end in time. Notes it in the table where not.
+ * Calls with i from 0 on follow each other.
+ */
 bool round_begins(struct run *run, struct table *t, uint32_t i, uint32_t n);
 /* "kvd-bench: TABLE: ..." to standard error, unless quiet. */
 __attribute__((format(printf, 2, 3)))

@@ -204,6 +204,12 @@ def test_perplexity_is_that_of_the_command(everything, model, text, directory):
     assert ours["F16 KV"]["perplexity"]["median"] == pytest.approx(theirs["perplexity"], rel=1e-4)
     assert "perplexity" not in ours["no cache"]
     assert ours["Q8 KV"]["perplexity"]["median"] == pytest.approx(theirs["perplexity"], rel=0.1)
+    assert "same_likeliest_percent" not in ours["F16 KV"]
+    # Random weights: near ties are rare, and chance would be one in the vocabulary.
+    assert 50 < ours["Q4 KV"]["same_likeliest_percent"]["median"] <= ours["Q8 KV"]["same_likeliest_percent"]["median"] <= 100
+    ratio = next(r for r in everything[0]["ratios"] if r["name"].startswith("most likely token of Q8"))
+    assert ratio["asked"] == 0.99
+    assert ratio["median"] == pytest.approx(ours["Q8 KV"]["same_likeliest_percent"]["median"] / 100, rel=1e-4)
 
 
 def test_it_says_how_long_it_takes(everything):
