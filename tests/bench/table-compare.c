@@ -235,7 +235,9 @@ int compare_run(struct run *run)
 			    "and the open block counted.  Without a cache nothing is kept; what a token needs "
 			    "while it is computed is in the sum.  In all: weights, keys and values, and the "
 			    "step's own memory.");
-	if (run->o.text)
+	if (run->o.text && !c.n_windows)
+		table_note(c.table, "The text is shorter than a window of %u tokens.", COMPARE_WINDOW);
+	if (c.n_windows)
 		table_note(c.table, "Perplexity: of %u windows of %u tokens of the text the second half, as kvctl "
 			   "perplexity; without a cache it is that of F16 KV, since it computes the same "
 			   "bits.  Same: at how many of these positions the most likely token is that of F16 "

@@ -166,7 +166,7 @@ static void add_rows(struct limits *l)
 		l->rows[i] = table_row(l->table, i, "%s", w->name);
 		row_group(l->rows[i], "work");
 		if (needed(l->run, w) > l->run->n_ctx)
-			row_missing(l->rows[i], "longer than the model's context of %u tokens", l->run->n_ctx);
+			row_missing(l->rows[i], "longer than the longest context here, %u tokens", l->run->n_ctx);
 	}
 }
 
