@@ -7,8 +7,10 @@ import random
 import time
 
 import kvdclient as k
+import prefix
 import pytest
 from conftest import PATIENCE, make_tiny
+from kvtypes import kv_types
 
 BLOCK = 16
 UIDS = (20021, 20022)
@@ -37,9 +39,9 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def start(daemons, model):
-    def start(*options, memory="16M", **kw):
-        return daemons("--model", model, "--kv-memory", memory, "--threads", "1", "--socket-mode", "0666",
-                       "--block-tokens", BLOCK, *options, **kw)
+    def start(*options, memory="16M", kv_type="f16", **kw):
+        return daemons("--model", model, "--kv-memory", memory, "--threads", "1", "--socket-mode", "0666", "--kv-type", kv_type,
+                       "--block-tokens", prefix.block_of(kv_type, BLOCK), *options, **kw)
     return start
 
 
@@ -145,15 +147,16 @@ def test_show(start):
 
 # --- pins, drop, wipe ---
 
-def test_pin(start):
-    d = start(memory="2M")
+@kv_types("f16", "q4")
+def test_pin(start, kv_type):
+    d, block = start(memory="2M", kv_type=kv_type), prefix.block_of(kv_type, BLOCK)
     with d.client() as c:
-        a = ids(1, 6 * BLOCK)
+        a = ids(1, 6 * block)
         ask(c, a)
         entries = c.cache_ls()
         before = c.call(k.STATUS)
         r = c.call(k.CACHE_PIN, {"entry": entries[3]["entry"]})
-        assert (r["n_entries"], r["n_tokens"], r["bytes"]) == (4, 4 * BLOCK, 4 * entries[0]["bytes"])
+        assert (r["n_entries"], r["n_tokens"], r["bytes"]) == (4, 4 * block, 4 * entries[0]["bytes"])
         after = c.call(k.STATUS)
         # Kept by a pin is in use, not cached.
         assert after["blocks_used"] - before["blocks_used"] == 4
@@ -163,10 +166,10 @@ def test_pin(start):
         assert [e["joined"] for e in c.cache_ls()] == [False, True, True, True, False, True]
         # All that fits goes through the pool; what is pinned is still there.
         n_blocks = after["blocks_used"] + after["blocks_cached"] + after["blocks_free"]
-        for i in range(3 * n_blocks * BLOCK // 1000 + 1):
+        for i in range(3 * n_blocks * block // 1000 + 1):
             ask(c, ids(100 + i, 1000))
         u = ask(c, a + [7, 8])
-        assert u["cached"] == 4 * BLOCK and u["miss"] in (k.MISS_EVICTED, k.MISS_EMPTY), u
+        assert u["cached"] == 4 * block and u["miss"] in (k.MISS_EVICTED, k.MISS_EMPTY), u
         c.call(k.CACHE_UNPIN, {"entry": entries[3]["entry"]})
         refused(2, "entry", c.call, k.CACHE_UNPIN, {"entry": entries[3]["entry"]})
         assert not any(e["pinned"] for e in c.cache_ls())
@@ -210,28 +213,31 @@ def test_pin_of_a_request_is_refused_in_words(start):
         assert not r.ids
 
 
-def test_drop(start):
-    with start().client() as c:
-        a, b = ids(1, 6 * BLOCK), ids(1, 3 * BLOCK) + ids(2, 3 * BLOCK)
+@kv_types("f16", "q4")
+def test_drop(start, kv_type):
+    block = prefix.block_of(kv_type, BLOCK)
+    with start(kv_type=kv_type).client() as c:
+        a, b = ids(1, 6 * block), ids(1, 3 * block) + ids(2, 3 * block)
         ask(c, a)
         ask(c, b)
         numbers = [e["entry"] for e in c.cache_ls()]
         assert len(numbers) == 9
         # The last of a chain: the chain begins where the prompts part.
         r = c.call(k.CACHE_DROP, {"entry": numbers[5], "chain": True})
-        assert (r["n_entries"], r["n_tokens"]) == (3, 3 * BLOCK)
+        assert (r["n_entries"], r["n_tokens"]) == (3, 3 * block)
         assert [e["entry"] for e in c.cache_ls()] == numbers[:3] + numbers[6:]
         u = ask(c, a)
-        assert u["cached"] == 3 * BLOCK and u["miss"] in (k.MISS_DIFFERS, k.MISS_EMPTY, k.MISS_EVICTED)
-        assert ask(c, b)["cached"] == 6 * BLOCK - 1
+        assert u["cached"] == 3 * block and u["miss"] in (k.MISS_DIFFERS, k.MISS_EMPTY, k.MISS_EVICTED)
+        assert ask(c, b)["cached"] == prefix.reusable(6 * block, kv_type)
         r = c.call(k.CACHE_DROP, {"entry": numbers[1]})
         assert [e["first"] for e in c.cache_ls()] == [0]
         refused(18, "entry", c.call, k.CACHE_DROP, {"entry": numbers[1]})
 
 
-def test_drop_while_it_is_used(start):
+@kv_types("f16", "q8", "q4")
+def test_drop_while_it_is_used(start, kv_type):
     """The request goes on with the same answer; nobody finds it any more."""
-    with start(env={"KVD_TEST_STEP_DELAY_MS": "5"}).client() as c:
+    with start(kv_type=kv_type, env={"KVD_TEST_STEP_DELAY_MS": "5"}).client() as c:
         a = ids(1, 40)
         right = c.generate(ids=a, n=60, ignore_eos=True, namespace="none").ids
         rid = c.submit(ids=a, n=60, ignore_eos=True)
@@ -522,9 +528,10 @@ def test_who_asks_much_is_put_off(start, clients):
     two.cancel(rid)
 
 
-def test_while_others_work(start, clients):
+@kv_types("f16", "q4")
+def test_while_others_work(start, clients, kv_type):
     """Listing, pinning and dropping at random while requests run: answers stay right, nothing is left over."""
-    d = start(memory="2M")
+    d = start(memory="2M", kv_type=kv_type)
     rng = random.Random(5)
     prompts = [ids(i % 3, 40 + 16 * (i % 5)) + ids(10 + i, 20) for i in range(12)]
     with d.client() as c, d.client() as control:

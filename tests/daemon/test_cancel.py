@@ -12,6 +12,7 @@ import time
 import kvdclient as k
 import pytest
 from conftest import LONG, PATIENCE, SANITIZED, make_tiny
+from kvtypes import kv_types
 
 STEP_MS = 40
 
@@ -103,9 +104,10 @@ def test_queued_ones_never_run(slow):
     slow.idle()
 
 
-def test_cancel_of_many_leaves_one_alone(daemons, tiny_model):
+@kv_types("f16", "q8", "q4")
+def test_cancel_of_many_leaves_one_alone(daemons, tiny_model, kv_type):
     """Clients come and go in every phase; the one that stays gets what it gets alone."""
-    d = daemons("--model", tiny_model, "--kv-memory", "8M", "--max-seqs", "4", "--prefill-quantum", "32")
+    d = daemons("--model", tiny_model, "--kv-memory", "8M", "--max-seqs", "4", "--prefill-quantum", "32", "--kv-type", kv_type)
     with d.client() as c:
         want = c.generate("stay", n=400, ignore_eos=True, logprobs=1)
         rid = c.submit("stay", n=400, ignore_eos=True, logprobs=1)

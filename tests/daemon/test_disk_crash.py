@@ -12,6 +12,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, SANITIZED
+from kvtypes import kv_types
 from manager import Manager
 from test_disk_bits import judge
 from test_prefix_bits import SEED, models
@@ -19,8 +20,9 @@ from test_restart import flip as flip_memory
 
 __all__ = ["judge", "models"]   # fixtures
 N_CYCLES = 100 if LONG else 8 if SANITIZED else 20
-BLOCK = 16
 ARCHS = ["llama", "qwen2"]      # a root each
+# Pools of a few prompts.
+MEMORY = {"f16": "6M", "q8": "4M", "q4": "2M"}
 # Troubles of the disk that a cycle may have to tell of: some of each root, not one for each block.
 MAX_LINES = 8
 
@@ -75,8 +77,8 @@ class Load:
 class Cycles:
     """A daemon of two models that is killed again and again; state: its directory."""
 
-    def __init__(self, start, judges, names, state, seed):
-        self.start, self.judges, self.names, self.state = start, judges, names, state
+    def __init__(self, start, judges, names, block, state, seed):
+        self.start, self.judges, self.names, self.block, self.state = start, judges, names, block, state
         self.rng = random.Random(seed)
         self.prompts = [prefix.Prompts(random.Random(seed + i), prefix.N_VOCAB, 400) for i in range(len(names))]
         self.must = None        # what has to be found: Committed, or None
@@ -92,7 +94,7 @@ class Cycles:
                 r = prefix.ask(c, ids, 1, model=self.names[which])
                 assert not r.error, r.error
                 self.judges[which].right(ids, r, self.ways[-1:])
-                want = self.must.found(ids, BLOCK) if self.must else 0
+                want = self.must.found(ids, self.block) if self.must else 0
                 assert r.usage["cached"] >= want, f"after {self.ways[-1:]}: {want} were stored: {r.usage}"
                 self.n_must += want
                 self.n_found += r.usage["cached"]
@@ -120,17 +122,17 @@ class Cycles:
 
 
 @pytest.fixture
-def cycles(daemons, judge, models, directory):
+def cycles(daemons, judge, models, directory, kv_type):
     """cycles(*options) -> Cycles"""
-    paths = [models(arch) for arch in ARCHS]
-    judges = [judge(path) for path in paths]
+    paths, block = [models(arch) for arch in ARCHS], prefix.block_of(kv_type, 16)
+    judges = [judge(path, kv_type=kv_type) for path in paths]
 
     def make(*options, service=None):
         print(f"KVD_TEST_SEED={SEED}")
-        command = (*(word for path in paths for word in ("--model", path)), "--block-tokens", BLOCK,
-                   "--state-dir", directory / "state", *options)
+        command = (*(word for path in paths for word in ("--model", path)), "--block-tokens", block,
+                   "--kv-type", kv_type, "--kv-memory", MEMORY[kv_type], "--state-dir", directory / "state", *options)
         return Cycles(lambda: (service.start if service else daemons)(*command), judges, [path.stem for path in paths],
-                      directory / "state", SEED)
+                      block, directory / "state", SEED)
     return make
 
 
@@ -150,9 +152,10 @@ class HarmBoth(disk.Harm):
         return done[0] + " and memory", done[1]
 
 
+@kv_types("q4")
 def test_killed_and_damaged(cycles):
     """A pool of a few prompts, so that the disk is read all the time; a disk for all of them."""
-    c = cycles("--kv-memory", "6M", "--disk", "256M")
+    c = cycles("--disk", "256M")
     harm = disk.Harm(c.state, SEED)
     try:
         for _ in range(N_CYCLES):
@@ -164,11 +167,12 @@ def test_killed_and_damaged(cycles):
     assert c.n_must > 0 and c.n_must_known > N_CYCLES // 4
 
 
+@kv_types("q8")
 def test_kept_memory_damaged(cycles, directory):
     """The same where memory is kept, too: what is damaged there is not served, and what is on disk is found."""
     service = Manager(directory)
     try:
-        c = cycles("--kv-memory", "6M", "--disk", "256M", service=service)
+        c = cycles("--disk", "256M", service=service)
         harm = HarmBoth(c.state, SEED, service)
         try:
             for _ in range(N_CYCLES):
@@ -181,9 +185,10 @@ def test_kept_memory_damaged(cycles, directory):
         service.close()
 
 
+@kv_types("f16")
 def test_killed_on_a_small_disk(cycles):
     """Where blocks make room for others all the time, in files of slots that move and shrink."""
-    c = cycles("--kv-memory", "6M", "--disk", "5M")
+    c = cycles("--disk", "5M")
     with disk.Watch(c.state) as watch:
         for i in range(10 * N_CYCLES):
             # Where all is slow, less is stored before each kill.

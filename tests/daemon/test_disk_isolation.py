@@ -8,41 +8,43 @@ import random
 import statistics
 
 import kvdclient as k
+import prefix
 import pytest
 from conftest import LONG, SANITIZED
+from kvtypes import paired
 from test_isolation import N_PROMPT, ask, askers, prompt, rank_sum, seen, served
 
 __all__ = ["askers", "served"]  # fixtures
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes other uids, so root")
 BLOCK = 16
-WHOLE = (N_PROMPT - 1) // BLOCK * BLOCK
+WHOLE = (N_PROMPT - 1) // BLOCK * BLOCK     # the same in blocks of 32
 
 
 @pytest.fixture
 def stored(served, directory):
     """stored(*options): as served(), on the directory's state."""
-    def start(*options, disk="256M", **kw):
-        return served("--state-dir", directory / "state", "--disk", disk, "--block-tokens", BLOCK,
-                      "--prefill-quantum", "64", *options, **kw)
+    def start(*options, disk="256M", kv_type="f16", **kw):
+        return served("--state-dir", directory / "state", "--disk", disk, "--kv-type", kv_type, "--block-tokens",
+                      prefix.block_of(kv_type, BLOCK), "--prefill-quantum", "64", *options, **kw)
     return start
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-@pytest.mark.parametrize("order", [0, 1])
-def test_restart(stored, end, order):
-    d, one, two = stored("--kv-memory", "16M")
+@paired("end,order", *(((end, order), kv_type) for end, order, kv_type in (
+    ("stop", 0, "f16"), ("stop", 1, "q8"), ("kill", 0, "q4"), ("kill", 1, "f16"))))
+def test_restart(stored, end, order, kv_type):
+    d, one, two = stored("--kv-memory", "16M", kv_type=kv_type)
     rng = random.Random(1)
     p, q, own = prompt(rng), prompt(rng), prompt(rng)
     first = ask(one, p)
     # So that something of its own is on disk.
     ask(two, own)
-    # A block for each 16 of what was computed, but for tokens that are open.
-    n_blocks = 2 * ((N_PROMPT + 3) // BLOCK)
+    # All full blocks of what was computed, without tokens that are open.
+    n_blocks = 2 * ((N_PROMPT + 3) // prefix.block_of(kv_type, BLOCK))
     d.until(lambda: d.status().get("disk_written", 0) == n_blocks, "all is stored")
     getattr(d, end)()
-    d, one, two = stored("--kv-memory", "16M")
+    d, one, two = stored("--kv-memory", "16M", kv_type=kv_type)
     assert ask(two, own)["usage"]["cached"] == WHOLE
-    got = [seen(two, ids) for ids in ((p, q) if order else (q, p))]
+    got = [seen(two, ids, kv_type == "q4") for ids in ((p, q) if order else (q, p))]
     assert got[0] == got[1]
     assert got[0]["usage"]["cached"] == 0 and got[0]["usage"]["miss"] == k.MISS_DIFFERS
     again = ask(one, p)
@@ -50,7 +52,7 @@ def test_restart(stored, end, order):
     assert (again["ids"], again["logprobs"]) == (first["ids"], first["logprobs"])
     # What uid 2 filled in is its own, after the next one as well.
     d.stop()
-    d, one, two = stored("--kv-memory", "16M")
+    d, one, two = stored("--kv-memory", "16M", kv_type=kv_type)
     assert ask(two, p)["usage"]["cached"] == WHOLE
 
 

@@ -14,6 +14,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import BUILD, LONG, PATIENCE, make_tiny
+from kvtypes import kv_types
 from test_cache_control import UIDS, as_user, clients, needs_root  # noqa: F401
 
 BLOCK = 16
@@ -122,7 +123,7 @@ def nothing_cached(d, prompts, **fields):
 # --- from one daemon to another ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type", prefix.KV_TYPES)
+@kv_types(*prefix.KV_TYPES)
 def test_same_answers(start_type, judge_type, directory, kv_type):
     start, judge = start_type, judge_type
     prompts, keyed = branches(), [random_ids(50, 100)]
@@ -166,10 +167,12 @@ def test_same_answers(start_type, judge_type, directory, kv_type):
     nothing_cached(d, prompts[:1])
 
 
-def test_from_the_host_tier(start, judge, directory):
+@kv_types("f16", "q4")
+def test_from_the_host_tier(start_type, judge_type, directory, kv_type):
     """What lies behind the pool, coded, leaves it as it was computed."""
-    prompts = [random_ids(i, 500 + i) for i in range(8)]
-    a = start("--host-memory", "12M", memory="4M")
+    start, judge = start_type, judge_type
+    prompts = [random_ids(i, 500 + i) for i in range({"f16": 8, "q8": 12, "q4": 20}[kv_type])]
+    a = start("--host-memory", "12M", memory="4M" if kv_type == "f16" else "2M")
     fill(a, prompts)
     with a.client() as c:
         assert sum(e["tier"] == "host" for e in c.cache_ls()) > 100
@@ -619,8 +622,10 @@ def flip(d, name, at, mask=0x10):
             f.write(bytes([byte ^ mask]))
 
 
-def test_verify_finds_a_bit(start, judge):
+@kv_types("f16", "q8", "q4")
+def test_verify_finds_a_bit(start_type, judge_type, kv_type):
     """One bit of one block in the pool: found, dropped with what follows it, logged; all else is right."""
+    start, judge, block_bytes = start_type, judge_type, TOKEN_BYTES[kv_type] * prefix.block_of(kv_type, BLOCK)
     prompts = [random_ids(i, 200) for i in range(4)]
     a = start()
     fill(a, prompts)
@@ -630,8 +635,8 @@ def test_verify_finds_a_bit(start, judge):
         for path in a.memfds("kvd-kv"):
             size = os.stat(path).st_size
         rng = random.Random(SEED)
-        # Blocks come one after the other, 32 KiB each.
-        flip(a, "kvd-kv", rng.randrange(1, 12) * 32768 + rng.randrange(32768))
+        # Blocks come one after the other.
+        flip(a, "kvd-kv", rng.randrange(1, 6 if kv_type == "q4" else 12) * block_bytes + rng.randrange(block_bytes))
         v = c.call(k.CACHE_VERIFY, {"count": 2**32 - 1})
         assert v["n_differ"] == 1 and size >= 1 << 20
         assert len(c.cache_ls()) < n
@@ -642,27 +647,32 @@ def test_verify_finds_a_bit(start, judge):
     assert "differ from what is computed" in a.log.read_text()
 
 
-def test_verify_with_a_disk(start, judge, directory):
+@kv_types("f16", "q4")
+def test_verify_with_a_disk(start_type, judge_type, directory, kv_type):
     """What is dropped does not come back from disk."""
+    start, judge, block = start_type, judge_type, prefix.block_of(kv_type, BLOCK)
     prompts = [random_ids(i, 200) for i in range(4)]
     a = start("--state-dir", directory / "state", "--disk", "64M")
     fill(a, prompts)
     with a.client() as c:
         v = c.call(k.CACHE_VERIFY, {"count": 2**32 - 1})
-        assert v["n_entries"] == 4 * 13 and v["n_differ"] == 0
-        a.until(lambda: a.status().get("disk_written", 0) >= 4 * 12, "all is on disk")
-        flip(a, "kvd-kv", 5 * 32768 + 77)
+        # Of a prompt's end, where it fills no block, there is an open tail, in memory.
+        assert v["n_entries"] == 4 * (200 // block + (kv_type != "q4")) and v["n_differ"] == 0
+        a.until(lambda: a.status().get("disk_written", 0) >= 4 * (200 // block), "all is on disk")
+        flip(a, "kvd-kv", 5 * TOKEN_BYTES[kv_type] * block + 77)
         v = c.call(k.CACHE_VERIFY, {"count": 2**32 - 1})
         assert v["n_differ"] == 1
         found = [prefix.ask(c, ids, 4) for ids in prompts]
-        assert sum(r.usage["cached"] < 199 for r in found) == 1
+        assert sum(r.usage["cached"] < prefix.reusable(200, kv_type) for r in found) == 1
         for ids, r in zip(prompts, found):
             judge.right(ids, r)
 
 
-def test_verify_beside_requests(start, judge):
+@kv_types("q8")
+def test_verify_beside_requests(start_type, judge_type, kv_type):
     """It goes on while others run, in a full pool, and changes no answer."""
-    a = start("--host-memory", "8M", memory="4M")
+    start, judge = start_type, judge_type
+    a = start("--host-memory", "8M", memory="4M" if kv_type == "f16" else "2M")
     prompts = [random_ids(i, 300) for i in range(10)]
     fill(a, prompts)
     stop = threading.Event()

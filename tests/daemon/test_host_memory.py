@@ -8,6 +8,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, SANITIZED
+from kvtypes import kv_types
 from test_faults import KVD_FAULTS, faults  # noqa: F401
 from test_memory_flat import slope
 from test_prefix_bits import (MAX_LEN, N_RANDOM, SEED, SMALL_POOL, all_types, cached, models, pair,  # noqa: F401
@@ -77,9 +78,10 @@ def test_comes_back(pair, daemons, models, kv_type):  # noqa: F811
         assert found < of // 2
 
 
-def test_beside_running_sequences(pair):  # noqa: F811
+@kv_types("f16", "q4")
+def test_beside_running_sequences(pair, kv_type):  # noqa: F811
     """What comes back in several rounds, while others go on and take blocks themselves."""
-    d, judge = pair("llama", *OPTIONS)
+    d, judge = pair("llama", *options_of(kv_type), kv_type=kv_type)
     prompts = [random_ids(i, 600) for i in range(6)]
     with d.client() as c:
         rounds(c, judge, prompts, 1)
@@ -116,10 +118,11 @@ def test_budget(pair):  # noqa: F811
     d.idle()
 
 
-def test_damaged(pair):  # noqa: F811
+@kv_types("q8")
+def test_damaged(pair, kv_type):  # noqa: F811
     """Bytes that are not what they were are a miss, and everything goes on."""
-    d, judge = pair("llama", *OPTIONS)
-    prompts = [random_ids(i, 500) for i in range(8)]
+    d, judge = pair("llama", *options_of(kv_type), kv_type=kv_type)
+    prompts = [random_ids(i, 500) for i in range(12 if kv_type == "q4" else 8)]
     rng = random.Random(3)
     with d.client() as c:
         found, of = rounds(c, judge, prompts)

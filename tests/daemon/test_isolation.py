@@ -14,6 +14,7 @@ import prefix
 import pytest
 from asker import Asker
 from conftest import HERE, LONG, SANITIZED, make_tiny
+from kvtypes import kv_types, paired
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="takes other uids, so root")
 UIDS = (20011, 20012)
@@ -72,7 +73,7 @@ def seen(asker, ids, whole_blocks=False):
             "page": len(page_after) - len(page_before)}
 
 
-@pytest.mark.parametrize("kv_type", ["f16", "q4"])
+@kv_types("f16", "q4")
 def test_own_hits_others_do_not(served, kv_type):
     d, one, two = served("--kv-memory", "16M", "--prefill-quantum", "64", "--kv-type", kv_type)
     rng = random.Random(1)
@@ -107,19 +108,21 @@ def test_running_prefix_is_not_joined(served):
     assert d.status()["prompt_tokens"] == 10 * N_PROMPT
 
 
-def test_pressure_tells_nothing(served):
+@paired("order,host", *(((order, host), kv_type) for order, host, kv_type in (
+    (0, (), "f16"), (1, (), "q4"), (0, HOST, "q8"), (1, HOST, "f16"))))
+def test_pressure_tells_nothing(served, order, host, kv_type):
     """In a pool that is full of uid 1's blocks, P and Q are alike, too, whichever comes first."""
-    for order, host in ((0, ()), (1, ()), (0, HOST), (1, HOST)):
-        d, one, two = served("--kv-memory", "2M", "--prefill-quantum", "64", *host)
-        rng = random.Random(3)
-        p, q = prompt(rng, 700), prompt(rng, 700)
-        for _ in range(12):
-            ask(one, prompt(rng, 700))
-        ask(one, p)
-        ask(two, prompt(rng, 20))
-        got = [seen(two, ids) for ids in ((p, q) if order else (q, p))]
-        assert got[0] == got[1]
-        d.stop()
+    d, one, two = served("--kv-memory", "2M", "--prefill-quantum", "64", "--kv-type", kv_type, *host)
+    rng = random.Random(3)
+    p, q = prompt(rng, 700), prompt(rng, 700)
+    for _ in range({"f16": 12, "q8": 18, "q4": 30}[kv_type]):
+        ask(one, prompt(rng, 700))
+    assert d.status()["cache_evicted"] > 0 or d.status()["host_stored"] > 0
+    ask(one, p)
+    # So that something of its own is there both times: a block.
+    ask(two, prompt(rng, 40))
+    got = [seen(two, ids, kv_type == "q4") for ids in ((p, q) if order else (q, p))]
+    assert got[0] == got[1]
 
 
 def test_figures_of_a_user_are_its_own(served):

@@ -10,17 +10,20 @@ import re
 import make_tiny_gguf as tiny
 import prefix
 from conftest import BUILD, LONG, SANITIZED
+from kvtypes import kv_types
 
 SEED = int(os.environ.get("KVD_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 N_PROMPTS = 1000 if LONG else 300 if SANITIZED else 500
 
 
-def test_eight_bits(daemons, tmp_path):
+@kv_types("q8")
+def test_eight_bits(daemons, tmp_path, kv_type):
     print(f"KVD_TEST_SEED={SEED}")
     path = tmp_path / "model.gguf"
     tiny.build(**prefix.ARCHS["llama"]).write(path)
-    judge = prefix.Judge(daemons("--model", path, "--no-cache", socket=tmp_path / "judge.sock"))
-    d = daemons("--model", path, "--kv-memory", "32M", program=BUILD / "tests/kvd-hash8")
+    of = ("--model", path, "--kv-type", kv_type)
+    judge = prefix.Judge(daemons(*of, "--no-cache", socket=tmp_path / "judge.sock"), kv_type)
+    d = daemons(*of, "--kv-memory", "32M", program=BUILD / "tests/kvd-hash8")
     rng, cached = random.Random(SEED), 0
     prompts = prefix.Prompts(rng, prefix.N_VOCAB, 200)
     with d.client() as c:

@@ -13,12 +13,12 @@ import prefix
 import pytest
 from asker import PAGE_FIRST, Asker, page
 from conftest import HERE, LONG, PATIENCE, SANITIZED
+from kvtypes import kv_types, paired
 
 N_PREFIX, N_OWN, N_CLIENTS = 3000 if LONG else 700 if SANITIZED else 1400, 5, 8
-BLOCK = 16
 # Of the page, see struct kvd_stats.
 BLOCKS_USED = 20 - PAGE_FIRST
-OPTIONS = ("--kv-memory", "64M", "--ctx", "4096", "--prefill-quantum", "128", "--block-tokens", BLOCK)
+OPTIONS = ("--kv-memory", "64M", "--ctx", "4096", "--prefill-quantum", "128")
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,20 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture
-def judged(daemons, model, tmp_path):
+def block(kv_type):
+    return prefix.block_of(kv_type, 16)
+
+
+@pytest.fixture
+def judged(daemons, model, tmp_path, kv_type, block):
     """start(options...): a daemon, and the judge of its answers."""
     judges = []
 
     def start(*options, **kw):
-        judge = daemons("--model", model, "--no-cache", "--ctx", "4096", socket=tmp_path / "judge.sock")
-        judges.append(prefix.Judge(judge))
-        return daemons("--model", model, *OPTIONS, *options, **kw), judges[-1]
+        of = ("--model", model, "--kv-type", kv_type)
+        judge = daemons(*of, "--no-cache", "--ctx", "4096", socket=tmp_path / "judge.sock")
+        judges.append(prefix.Judge(judge, kv_type))
+        return daemons(*of, *OPTIONS, "--block-tokens", block, *options, **kw), judges[-1]
     yield start
     for j in judges:
         j.close()
@@ -61,7 +67,8 @@ def blocks_in_use(c):
     return page(c)[BLOCKS_USED]
 
 
-def test_eight_at_once(judged):
+@kv_types("f16", "q8", "q4")
+def test_eight_at_once(judged, block):
     d, judge = judged()
     before = computed(d)
     clients, asked = [d.client() for _ in range(N_CLIENTS)], prompts()
@@ -83,19 +90,20 @@ def test_eight_at_once(judged):
         judge.right(ids, r)
     cached = sorted(r.usage["cached"] for r in results)
     # One computes the prefix, all others have its full blocks.
-    assert cached[0] == 0 and cached[1] >= N_PREFIX // BLOCK * BLOCK, cached
-    own = N_OWN + N_PREFIX % BLOCK
+    assert cached[0] == 0 and cached[1] >= N_PREFIX // block * block, cached
+    own = N_OWN + N_PREFIX % block
     assert computed(d) - before == N_PREFIX + N_OWN + sum(N_PREFIX + N_OWN - c for c in cached[1:])
     assert computed(d) - before <= N_PREFIX + N_CLIENTS * own
     # One copy of the prefix, and of each what is its own: its end, 200 tokens, a block not yet full.
-    each = (own + 200) // BLOCK + 2
-    assert 0 < most[0] <= N_PREFIX // BLOCK + N_CLIENTS * each, most
+    each = (own + 200) // block + 2
+    assert 0 < most[0] <= N_PREFIX // block + N_CLIENTS * each, most
     for c in clients:
         c.close()
     d.idle()
 
 
-def test_identical_at_once(judged):
+@kv_types("f16", "q8", "q4")
+def test_identical_at_once(judged, block):
     """The same prompt from all: it is computed once, but for what is under a block."""
     d, judge = judged()
     ids, before = prompts(1)[0], computed(d)
@@ -105,7 +113,7 @@ def test_identical_at_once(judged):
     for r in results:
         judge.right(ids, r)
         assert (r.ids, prefix.bits(r.logprobs)) == (results[0].ids, prefix.bits(results[0].logprobs))
-    assert computed(d) - before <= len(ids) + (N_CLIENTS - 1) * BLOCK
+    assert computed(d) - before <= len(ids) + (N_CLIENTS - 1) * block
     for c in clients:
         c.close()
 
@@ -117,8 +125,8 @@ def reader_process(d, ids):
     return a
 
 
-@pytest.mark.parametrize("how", ["cancelled", "closed", "killed"])
-def test_follower_takes_over(judged, how):
+@paired("how", ("cancelled", "f16"), ("cancelled", "q4"), ("closed", "q8"), ("killed", "q4"))
+def test_follower_takes_over(judged, block, how):
     """The one that computes goes in the middle; a follower goes on from where it was."""
     d, judge = judged(env={"KVD_TEST_STEP_DELAY_MS": "20"})
     asked, before = prompts(3), computed(d)
@@ -143,15 +151,16 @@ def test_follower_takes_over(judged, how):
     cached = sorted(r.usage["cached"] for r in results)
     print(cached)
     # What the owner had computed was kept, and of the rest one follower computed all, the other but its own end.
-    assert cached[0] >= N_PREFIX // 4 // BLOCK * BLOCK
-    assert cached[1] >= N_PREFIX // BLOCK * BLOCK
-    assert computed(d) - before <= N_PREFIX + 128 + 3 * (N_OWN + BLOCK)
+    assert cached[0] >= N_PREFIX // 4 // block * block
+    assert cached[1] >= N_PREFIX // block * block
+    assert computed(d) - before <= N_PREFIX + 128 + 3 * (N_OWN + block)
     for c in followers:
         c.close()
     if how == "cancelled":
         owner.close()
 
 
+@kv_types("f16", "q4")
 def test_owner_stops_reading(judged):
     """The owner's ring is full in the middle of its prefill: it is parked, and a follower goes on."""
     d, judge = judged()
@@ -172,7 +181,8 @@ def test_owner_stops_reading(judged):
     d.idle()
 
 
-def test_stopped_process_with_followers(judged):
+@kv_types("q8", "q4")
+def test_stopped_process_with_followers(judged, block):
     """SIGSTOP to the owner while it decodes: parked, and others take its prefix all the same."""
     d, judge = judged()
     asked = prompts(3)
@@ -184,7 +194,7 @@ def test_stopped_process_with_followers(judged):
             for ids in asked[1:]:
                 r = prefix.ask(c, ids)
                 judge.right(ids, r)
-                assert r.usage["cached"] >= N_PREFIX // BLOCK * BLOCK
+                assert r.usage["cached"] >= N_PREFIX // block * block
     finally:
         owner.proc.send_signal(signal.SIGCONT)
     assert len(owner.end()["ids"]) == 400

@@ -9,6 +9,7 @@ import kvdclient as k
 import prefix
 import pytest
 from conftest import LONG, PATIENCE, SANITIZED
+from kvtypes import kv_types
 from test_prefix_bits import SEED, hit_again, random_requests
 
 pytestmark = pytest.mark.skipif(SANITIZED, reason="hours; the tiny models go the same ways")
@@ -74,9 +75,10 @@ def in_threads(works):
     return results
 
 
-def test_planted_words(real_pair):
+@kv_types("f16")
+def test_planted_words(real_pair, kv_type):
     """Six chats with a word each, then two of them at a time: nobody hears another's word."""
-    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", "--max-seqs", "8", no_cache=())
+    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", "--max-seqs", "8", no_cache=(), kv_type=kv_type)
     system = ("system", "You keep one secret word for the user and tell it when you are asked for it.")
     chats = [[system, ("user", f"My secret word is {w}. Keep it.")] for w in WORDS]
 
@@ -107,19 +109,20 @@ def test_planted_words(real_pair):
             assert (r.ids, prefix.bits(r.logprobs)) == alone[i], f"chat {i}"
             said = r.text.decode().lower()
             assert not any(w.lower() in said for w in WORDS if w != WORDS[i]), said
-            assert r.usage["cached"] >= first[i].usage["prompt"] + len(first[i].ids) - 1
+            assert r.usage["cached"] >= prefix.common(first[i].usage["prompt"] + len(first[i].ids) - 1, kv_type)
     d.idle()
 
 
+@kv_types("f16")
 @pytest.mark.parametrize("prompt", ["Content-Type: text/", "What a beautiful"])
-def test_the_same_again_and_again(real_pair, prompt):
-    d, judge = real_pair(MODELS[0], "--kv-memory", "32M")
+def test_the_same_again_and_again(real_pair, prompt, kv_type):
+    d, judge = real_pair(MODELS[0], "--kv-memory", "32M", kv_type=kv_type)
     with d.client() as c:
         want = judge.client.generate(prompt, n=16, logprobs=1)
         for i in range(100 if LONG else 10):
             r = c.generate(prompt, n=16, logprobs=1)
             assert (r.ids, r.text, prefix.bits(r.logprobs)) == (want.ids, want.text, prefix.bits(want.logprobs)), i
-            assert r.usage["cached"] == (r.usage["prompt"] - 1 if i else 0)
+            assert r.usage["cached"] == (prefix.reusable(r.usage["prompt"], kv_type) if i else 0)
 
 
 @pytest.mark.parametrize("kv_type", prefix.KV_TYPES if LONG else ["f16"])
@@ -141,9 +144,11 @@ def test_long_prompt_again(real_pair, variable, kv_type):
             judge.right(asked, r)
 
 
-def test_several_long_in_a_small_pool(real_pair):
+@kv_types("f16")
+def test_several_long_in_a_small_pool(real_pair, kv_type):
     """They wait for each other, and none fails."""
-    d, judge = real_pair(MODELS[1], "--kv-memory", "64M" if LONG else "18M", "--max-seqs", "8")
+    memory = {"f16": 64, "q8": 34, "q4": 22} if LONG else {"f16": 18, "q8": 10, "q4": 6}
+    d, judge = real_pair(MODELS[1], "--kv-memory", f"{memory[kv_type]}M", "--max-seqs", "8", kv_type=kv_type)
     rng = random.Random(3)
     with d.client() as c:
         asked = [c.tokenize(prefix.words(rng, N_LONG))[:N_LONG] for _ in range(6 if LONG else 3)]

@@ -19,6 +19,7 @@ import prefix
 import pytest
 from asker import Asker
 from conftest import HERE, LONG, SANITIZED, make_tiny
+from kvtypes import kv_types, paired
 from manager import Manager
 from test_prefix_bits import SEED, models, random_ids, random_requests  # noqa: F401  (models is a fixture)
 from test_prefix_real import MODELS, path_of
@@ -89,8 +90,7 @@ def options_of(kv_type):
             "--block-tokens", prefix.block_of(kv_type, BLOCK))
 
 
-@pytest.mark.parametrize("how,kv_type", [(how, "f16") for how in ENDS] + [
-    ("restart", "q8"), ("restart", "q4"), (signal.SIGKILL, "q4")])
+@paired("how", *((how, "f16") for how in ENDS), ("restart", "q8"), ("restart", "q4"), (signal.SIGKILL, "q4"))
 def test_all_is_there(managers, models, judge_of, how, kv_type):
     """Prompts of lengths around a block's: all that can be of use, in the next process and in the one after it."""
     m, judge = managers("--model", models("llama"), *options_of(kv_type)), judge_of("llama", kv_type=kv_type)
@@ -116,9 +116,11 @@ def test_all_is_there(managers, models, judge_of, how, kv_type):
     m.check()
 
 
-def test_answers_go_on(managers, models, judge_of):
+@kv_types("f16", "q8", "q4")
+def test_answers_go_on(managers, models, judge_of, kv_type):
     """Turns of a chat over processes: what was generated is there, too."""
-    m, judge = managers("--model", models("qwen3"), *OPTIONS, listen=True, abstract=True), judge_of("qwen3")
+    m = managers("--model", models("qwen3"), *options_of(kv_type), listen=True, abstract=True)
+    judge = judge_of("qwen3", kv_type=kv_type)
     d = m.start()
     ids, known = random_ids(2, 40), 0
     for turn in range(8):
@@ -126,7 +128,7 @@ def test_answers_go_on(managers, models, judge_of):
         with d.client() as c:
             r = prefix.ask(c, ids, n)
         judge.right(ids, r)
-        assert r.usage["cached"] == known, f"turn {turn}"
+        assert r.usage["cached"] == prefix.common(known, kv_type), f"turn {turn}"
         known = len(ids) + n - 1
         ids = ids + r.ids + random_ids(100 + turn, 7)
         d.idle()
@@ -319,22 +321,24 @@ def test_models_come_and_go(managers, models, judge_of):
     check(d, a, 332)
 
 
-def test_swap(managers, models, judge_of):
+@kv_types("q8")
+def test_swap(managers, models, judge_of, kv_type):
     """A model that is unloaded and loaded again finds its blocks; in the same process and in the next."""
     a, b = models("llama"), models("gemma3")
-    judges = {a: judge_of("llama"), b: judge_of("gemma3")}
-    m = managers("--model", a, *OPTIONS)
+    judges = {a: judge_of("llama", kv_type=kv_type), b: judge_of("gemma3", kv_type=kv_type)}
+    m = managers("--model", a, *options_of(kv_type))
     d, ids = m.start(), random_ids(3, 300)
+    again = prefix.reusable(300, kv_type)
     assert ask(d, judges[a], ids) == 0
     for turn in range(3):
         with d.client() as c:
             c.call(k.UNLOAD, {"model": a.stem})
             c.load(b, b.stem)
-        assert ask(d, judges[b], ids, model=b.stem) == (299 if turn else 0)
+        assert ask(d, judges[b], ids, model=b.stem) == (again if turn else 0)
         with d.client() as c:
             c.call(k.UNLOAD, {"model": b.stem})
             c.load(a, a.stem)
-        assert ask(d, judges[a], ids, model=a.stem) == 299
+        assert ask(d, judges[a], ids, model=a.stem) == again
         d.idle()
         d = end(m, ENDS[turn])
 
@@ -572,11 +576,12 @@ def test_other_tokens(managers, models, judge_of):
         assert ask(d, judge, ids) <= BLOCK * i
 
 
-def test_flips(managers, models, judge_of):
+@kv_types("q8")
+def test_flips(managers, models, judge_of, kv_type):
     """Bits that fell over between two processes: every start succeeds and every answer is right."""
     print(f"KVD_TEST_SEED={SEED}")
-    m = managers("--model", models("llama"), "--kv-memory", "4M", "--block-tokens", BLOCK)
-    judge, rng = judge_of("llama"), random.Random(SEED)
+    m = managers("--model", models("llama"), "--kv-memory", "4M", *options_of(kv_type)[2:])
+    judge, rng = judge_of("llama", kv_type=kv_type), random.Random(SEED)
     common = random_ids(0, 150)
     asked = [common[:rng.choice([0, 40, 150])] + random_ids(i, rng.randrange(20, 200)) for i in range(8)]
     d, n_cached = m.start(), 0
@@ -595,11 +600,12 @@ def test_flips(managers, models, judge_of):
     d.idle()
 
 
-def test_killed_under_load(managers, models, judge_of):
+@kv_types("q4")
+def test_killed_under_load(managers, models, judge_of, kv_type):
     """kill -9 at random instants, in every other round with bits that fall over: nothing that was there is lost, or wrong."""
     print(f"KVD_TEST_SEED={SEED}")
-    m = managers("--model", models("gemma3"), "--kv-memory", "32M", *OPTIONS[2:])
-    judge, rng = judge_of("gemma3"), random.Random(SEED)
+    m, block = managers("--model", models("gemma3"), *options_of(kv_type)), prefix.block_of(kv_type, BLOCK)
+    judge, rng = judge_of("gemma3", kv_type=kv_type), random.Random(SEED)
     prompts = prefix.Prompts(rng, prefix.N_VOCAB, 400)
     d, there = m.start(), []
     for turn in range(100 if LONG else 6 if SANITIZED else 16):
@@ -639,7 +645,7 @@ def test_killed_under_load(managers, models, judge_of):
                 there.append(ids)
         for ids in rng.sample(there, min(6, len(there))) if flipped else there[-12:]:
             cached = ask(d, judge, ids, n=3)
-            assert flipped or cached >= (len(ids) - 1) // BLOCK * BLOCK, f"turn {turn}: {cached} of {len(ids)}"
+            assert flipped or cached >= (len(ids) - 1) // block * block, f"turn {turn}: {cached} of {len(ids)}"
         if flipped:
             for ids in there:
                 ask(d, judge, ids, n=3)

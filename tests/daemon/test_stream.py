@@ -6,6 +6,7 @@ import subprocess
 import kvdclient as k
 import pytest
 from conftest import PATIENCE, SANITIZED
+from kvtypes import kv_types
 
 
 def test_tokens_and_text(daemon):
@@ -35,7 +36,9 @@ def test_seed(daemon):
         assert len({tuple(ids(s)) for s in range(6)}) > 1
 
 
-def test_many_in_one_session(daemon):
+@kv_types("f16", "q8", "q4")
+def test_many_in_one_session(daemons, tiny_model, kv_type):
+    daemon = daemons("--model", tiny_model, "--kv-memory", "64M", "--threads", "2", "--kv-type", kv_type)
     prompts = [f"{i} bottles of beer on the wall, " * (1 + i % 5) for i in range(20)]
     with daemon.client() as c:
         alone = [c.generate(p, n=25, ignore_eos=True, logprobs=0) for p in prompts]
@@ -94,12 +97,13 @@ def test_context_full_is_length(daemons, tiny_model):
         assert str(n) in e.value.fields["message"] and "64" in e.value.fields["message"]
 
 
-def test_no_cache_gives_the_same(daemons, tiny_model):
-    a = daemons("--model", tiny_model)
+@kv_types("f16", "q8", "q4")
+def test_no_cache_gives_the_same(daemons, tiny_model, kv_type):
+    a = daemons("--model", tiny_model, "--kv-type", kv_type)
     with a.client() as c:
         x = c.generate("A longer prompt to begin with", n=40, ignore_eos=True, logprobs=2)
     a.stop()
-    b = daemons("--model", tiny_model, "--no-cache")
+    b = daemons("--model", tiny_model, "--no-cache", "--kv-type", kv_type)
     with b.client() as c:
         y = c.generate("A longer prompt to begin with", n=40, ignore_eos=True, logprobs=2)
     assert (x.ids, x.logprobs, x.alternatives) == (y.ids, y.logprobs, y.alternatives)
