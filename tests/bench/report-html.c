@@ -91,7 +91,7 @@ static void cell(FILE *out, const struct series *s, int decimals, const char *un
 	fprintf(out, "<td>%.*f%s", report_decimals(series_median(s), decimals), series_median(s), unit);
 	decimals = report_decimals(most, decimals);
 	if (least != most)
-		fprintf(out, "<small>%.*f–%.*f</small>", decimals, least, decimals, most);
+		fprintf(out, "<small>%.*f%s%.*f</small>", decimals, least, least < 0 ? " to " : "–", decimals, most);
 	fputs("</td>", out);
 }
 

@@ -33,7 +33,7 @@ static void range_text(const struct series *s, int decimals, char *buf, size_t n
 	series_range(s, &least, &most);
 	decimals = report_decimals(most, decimals);
 	if (s->n > 1 && least != most)
-		snprintf(buf, n, "%.*f-%.*f", decimals, least, decimals, most);
+		snprintf(buf, n, "%.*f%s%.*f", decimals, least, least < 0 ? " to " : "-", decimals, most);
 }
 
 static void median_text(const struct series *s, int decimals, char *buf, size_t n)
