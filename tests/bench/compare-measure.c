@@ -57,7 +57,7 @@ static int plan_whole(struct variant *v)
 	seconds = (double)(clock_ns() - start) / 1e9 / n * (v->input + v->output / 2.0);
 	places = MIN((double)COMPARE_SAMPLES, 2 * COMPARE_SECONDS / seconds);
 	/* One, the middle, is as good as two where the answer is short against what is before it. */
-	v->n_places = (uint32_t)MAX(v->output > v->input / 4 ? 2.0 : 1.0, places);
+	v->n_places = MIN((uint32_t)MAX(v->output > v->input / 4 ? 2.0 : 1.0, places), v->output);
 	return 0;
 }
 
@@ -194,7 +194,7 @@ int variant_round(struct variant *v)
 
 void variant_note(const struct variant *v, struct table *t)
 {
-	if (!v->lane || !v->n_places)
+	if (!v->lane || !v->n_places || (!v->cached && v->n_places == v->output))
 		return;
 	if (v->cached)
 		table_note(t, "%s: sampled: %u times %u of the %u tokens, spread evenly over them.",
