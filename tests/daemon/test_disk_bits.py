@@ -80,7 +80,8 @@ def judge(daemons, tmp_path):
     judges = []
 
     def start(path, *options, kv_type="f16"):
-        daemon = daemons("--model", path, "--no-cache", "--kv-type", kv_type, *(options or ("--kv-memory", "512M")),
+        daemon = daemons("--model", path, "--no-cache", "--kv-type", kv_type,
+                         *(options or ("--kv-memory", "512M", "--threads", 1)),
                          socket=tmp_path / f"judge{len(judges)}.sock")
         judges.append(prefix.Judge(daemon, kv_type))
         return judges[-1]

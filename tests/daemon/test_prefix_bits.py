@@ -48,7 +48,7 @@ def pair(daemons, models, tmp_path):
 
     def start(model, *options, kv_type="f16", **kw):
         path = models(model) if model in prefix.ARCHS else model
-        judge = daemons("--model", path, "--no-cache", "--kv-memory", "512M", "--kv-type", kv_type,
+        judge = daemons("--model", path, "--no-cache", "--kv-memory", "512M", "--threads", 1, "--kv-type", kv_type,
                         socket=tmp_path / "judge.sock")
         judges.append(prefix.Judge(judge, kv_type))
         return daemons("--model", path, "--kv-type", kv_type, *options, **kw), judges[-1]

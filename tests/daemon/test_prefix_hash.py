@@ -22,7 +22,7 @@ def test_eight_bits(daemons, tmp_path, kv_type):
     path = tmp_path / "model.gguf"
     tiny.build(**prefix.ARCHS["llama"]).write(path)
     of = ("--model", path, "--kv-type", kv_type)
-    judge = prefix.Judge(daemons(*of, "--no-cache", socket=tmp_path / "judge.sock"), kv_type)
+    judge = prefix.Judge(daemons(*of, "--no-cache", "--threads", 1, socket=tmp_path / "judge.sock"), kv_type)
     d = daemons(*of, "--kv-memory", "32M", program=BUILD / "tests/kvd-hash8")
     rng, cached = random.Random(SEED), 0
     prompts = prefix.Prompts(rng, prefix.N_VOCAB, 200)

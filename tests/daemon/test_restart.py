@@ -58,7 +58,8 @@ def judge_of(daemons, models, tmp_path):
 
     def judge(model, *options, kv_type="f16"):
         path = models(model) if model in prefix.ARCHS else model
-        d = daemons("--model", path, "--no-cache", "--kv-memory", "256M", "--kv-type", kv_type, *options,
+        d = daemons("--model", path, "--no-cache", "--kv-memory", "256M", "--kv-type", kv_type,
+                    *(options or ("--threads", 1)),
                     socket=tmp_path / f"judge{len(judges)}.sock")
         judges.append(prefix.Judge(d, kv_type))
         return judges[-1]
