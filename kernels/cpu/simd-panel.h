@@ -4,16 +4,18 @@
  *
  * What rows share is prepared once, some hundred columns at a time, in a panel
  * in the first-level cache: scales and offsets as floats and, where taking them
- * apart costs much, the quants.  Then all rows pass over it.  Each output is the
- * same chain over K as with one row; between panels it waits in memory.
+ * apart costs much or rows are many, the quants.  Then all rows pass over it.
+ * Each output is the same chain over K as with one row; between panels it waits
+ * in memory.
  *
  * Limit.  32 columns of 8 outputs and one batch row, 256 products, are 8
  * maddubs, 6 adds, 2 maddwd, 2 conversions, 2 multiplications and 3 fma: 23
  * instructions for four pipes, of which two multiply integers: 10 of them take 5
- * cycles.  Zen 3 sustains 3 of such a mix per cycle, not 4, since additions are
- * in the multiplications' way: 7.7 cycles, 33 products per cycle, 100 GMAC/s at
- * 3 GHz; without scales (16 instructions) it is 48 per cycle.  Measured out of
- * the first-level cache: 85 to 90 and 140 GMAC/s.  With 16-bit activations the
+ * cycles.  Such a mix without dependences runs at four per cycle, with those of
+ * a row at 3.3, with loads of activations and scales at 3 (Zen 3): 7.5 cycles,
+ * 34 products per cycle, 100 GMAC/s at 3 GHz; without scales (16 instructions)
+ * 48 per cycle.  Measured out of the first-level cache: 85 to 90 and 140 GMAC/s;
+ * 10 to 15 % less where quants are taken apart.  With 16-bit activations the
  * instructions are 16 maddwd, 15 adds and 3: 66 GMAC/s.
  * Broadcasts of four activations are loads, shared by two vectors of outputs.
  */
@@ -22,8 +24,9 @@
 
 #include "cpu.h"
 
-/* Of 32 columns: with the quants, and without them. */
-#define PANEL_STEPS 16u
+/* Steps, of 32 columns: with quants as words, with quants as bytes, and without quants. */
+#define PANEL_WORDS 16u
+#define PANEL_BYTES 32u
 #define PANEL_SCALES 48u
 #define PANEL_ROWS 4
 
@@ -36,7 +39,7 @@ struct panel {
 	 * Quants taken apart, [b][half][j] as bytes, 64 of them.  For 16-bit activations they are words: first
 	 * all `even`, then all `odd` of dot_bytes_weights().
 	 */
-	_Alignas(64) uint8_t quants[PANEL_STEPS * KC_BLOCK * KC_LANES * 2];
+	_Alignas(64) uint8_t quants[PANEL_WORDS * KC_BLOCK * KC_LANES * 2];
 };
 
 /* Bytes of the quants of one half in a panel. */
@@ -124,7 +127,7 @@ INLINE void ahead_fetch(struct ahead *a)
 
 /* One pass: some batch rows times a panel. */
 struct pass {
-	const struct panel *p;
+	struct panel *p;
 	const struct kc_rows *in;
 	size_t row, b0;		/* the first row, and the panel's first step in it */
 	uint32_t n_steps;
@@ -140,9 +143,9 @@ struct pass {
 		} \
 	} while (0)
 
-/* dot [n_rows][VN]: 16-bit sums of one half. */
-SPECIALIZED void half_8(vi *dot, const uint8_t *w, const enum kb_type from, const int8_t *const *x, const int half,
-			const int n_rows)
+/* dot [n_rows][VN]: 16-bit sums of one half.  keep: where the quants go, taken apart; NULL: nowhere. */
+SPECIALIZED void half_8(vi *dot, const uint8_t *w, const enum kb_type from, uint8_t *keep,
+			const int8_t *const *x, const int half, const int n_rows)
 {
 	UNROLL
 	for (int j = 0; j < 4; j++) {
@@ -152,6 +155,9 @@ SPECIALIZED void half_8(vi *dot, const uint8_t *w, const enum kb_type from, cons
 		for (int v = 0; v < VN; v++)
 			q[v] = from == FROM_PANEL ? vi_load(w + (j * VN + v) * VW * 4) :
 						    unpack_next(NULL, from, w, half, j, v);
+		UNROLL
+		for (int v = 0; v < VN && keep; v++)
+			vi_store(keep + (j * VN + v) * VW * 4, q[v]);
 		UNROLL
 		for (int r = 0; r < n_rows; r++) {
 			vi four = vi_bytes4(x[r] + half * 16 + 4 * j);
@@ -165,8 +171,8 @@ SPECIALIZED void half_8(vi *dot, const uint8_t *w, const enum kb_type from, cons
 }
 
 /* acc [n_rows][VN] += panel times rows */
-SPECIALIZED void pass_8(float *acc, const struct pass *t, const enum kb_type from, const bool fine,
-			const int n_rows, struct ahead *ahead)
+SPECIALIZED void pass_8(float *acc, const struct pass *t, const enum kb_type from, const bool keep,
+			const bool fine, const int n_rows, struct ahead *ahead)
 {
 	const size_t halves = t->in->cols / KC_HALF, blocks = t->in->cols / KC_BLOCK;
 	const float *d = t->in->d + t->row * halves + 2 * t->b0, *h = t->in->h + t->row * halves + 2 * t->b0;
@@ -186,7 +192,8 @@ SPECIALIZED void pass_8(float *acc, const struct pass *t, const enum kb_type fro
 			const float *dw = t->p->scale[b][fine ? half : 0];
 			vi dot[PANEL_ROWS * VN];
 
-			half_8(dot, from == FROM_PANEL ? w + half * PANEL_HALF_8 : w, from, x, half, n_rows);
+			half_8(dot, from == FROM_PANEL ? w + half * PANEL_HALF_8 : w, from,
+			       keep ? t->p->quants + (2 * b + (uint32_t)half) * PANEL_HALF_8 : NULL, x, half, n_rows);
 			UNROLL
 			for (int i = 0; i < n_rows * VN; i++) {
 				const size_t r = i / VN, v = i % VN * VW;
@@ -210,8 +217,8 @@ SPECIALIZED void pass_8(float *acc, const struct pass *t, const enum kb_type fro
 }
 
 /* dot [n_rows][VN] += one half, or begins with it; words: the i-th two columns of each row. */
-SPECIALIZED void half_16(vi *dot, const uint8_t *w, const enum kb_type from, const int16_t *const *x, const int half,
-			 const bool first, const int n_rows)
+SPECIALIZED void half_16(vi *dot, const uint8_t *w, const enum kb_type from, uint8_t *keep,
+			 const int16_t *const *x, const int half, const bool first, const int n_rows)
 {
 	struct dot_weights packed[VN];
 
@@ -228,6 +235,8 @@ SPECIALIZED void half_16(vi *dot, const uint8_t *w, const enum kb_type from, con
 			if (i % 2 == 0)
 				packed[v] = dot_bytes_weights(unpack_next(NULL, from, w, half, i / 2, v));
 			q[v] = i % 2 ? packed[v].odd : packed[v].even;
+			if (keep)
+				vi_store(keep + (i * VN + v) * VW * 4, q[v]);
 		}
 		UNROLL
 		for (int r = 0; r < n_rows; r++) {
@@ -241,8 +250,8 @@ SPECIALIZED void half_16(vi *dot, const uint8_t *w, const enum kb_type from, con
 	}
 }
 
-SPECIALIZED void pass_16(float *acc, const struct pass *t, const enum kb_type from, const bool fine,
-			 const int n_rows, struct ahead *ahead)
+SPECIALIZED void pass_16(float *acc, const struct pass *t, const enum kb_type from, const bool keep,
+			 const bool fine, const int n_rows, struct ahead *ahead)
 {
 	const size_t blocks = t->in->cols / KC_BLOCK;
 	const float *d = t->in->d16 + t->row * blocks + t->b0;
@@ -260,8 +269,9 @@ SPECIALIZED void pass_16(float *acc, const struct pass *t, const enum kb_type fr
 		for (int half = 0; half < 2; half++) {
 			const float *dw = t->p->scale[b][fine ? half : 0];
 
-			half_16(dot, from == FROM_PANEL ? w + half * PANEL_HALF_16 : w, from, x, half, fine || !half,
-				n_rows);
+			half_16(dot, from == FROM_PANEL ? w + half * PANEL_HALF_16 : w, from,
+				keep ? t->p->quants + (2 * b + (uint32_t)half) * PANEL_HALF_16 : NULL, x, half,
+				fine || !half, n_rows);
 			if (!fine && !half)
 				continue;
 			UNROLL
@@ -279,7 +289,8 @@ SPECIALIZED void pass_16(float *acc, const struct pass *t, const enum kb_type fr
 
 /* n_rows rows of outputs over one panel. */
 SPECIALIZED void pass_rows(const struct pass *t, float *out, size_t out_stride, const enum kb_type from,
-			   const unsigned form, const bool fine, const int n_rows, struct ahead *ahead)
+			   const bool keep, const unsigned form, const bool fine, const int n_rows,
+			   struct ahead *ahead)
 {
 	_Alignas(64) float acc[PANEL_ROWS * KC_LANES];
 
@@ -287,12 +298,20 @@ SPECIALIZED void pass_rows(const struct pass *t, float *out, size_t out_stride, 
 	for (int i = 0; i < n_rows * VN; i++)
 		vf_store(acc + i * VW, t->b0 ? vf_load(out + i / VN * out_stride + i % VN * VW) : vf_zero());
 	if (form == KC_FORM_8)
-		pass_8(acc, t, from, fine, n_rows, ahead);
+		pass_8(acc, t, from, keep, fine, n_rows, ahead);
 	else
-		pass_16(acc, t, from, fine, n_rows, ahead);
+		pass_16(acc, t, from, keep, fine, n_rows, ahead);
 	UNROLL
 	for (int i = 0; i < n_rows * VN; i++)
 		vf_store(out + i / VN * out_stride + i % VN * VW, vf_load(acc + i * VW));
+}
+
+/* Rows of the next pass: passes of nearly the same size, since each reads all quants. */
+static inline uint32_t pass_size(uint32_t n_rows)
+{
+	uint32_t n_passes = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
+
+	return (n_rows + n_passes - 1) / n_passes;
 }
 
 /* A function for each way to pass; most types share one. */
@@ -300,15 +319,17 @@ SPECIALIZED void pass_rows(const struct pass *t, float *out, size_t out_stride, 
 	static __attribute__((noinline)) void name(struct pass *t, uint32_t n_rows, float *out, size_t stride, \
 						   struct ahead *ahead) \
 	{ \
-		for (; n_rows >= 4; n_rows -= 4, t->row += 4, out += 4 * stride) \
-			pass_rows(t, out, stride, from, form, fine, 4, ahead); \
-		if (n_rows & 2) { \
-			pass_rows(t, out, stride, from, form, fine, 2, ahead); \
-			t->row += 2; \
-			out += 2 * stride; \
+		uint32_t n; \
+	\
+		for (; n_rows; n_rows -= n, t->row += n, out += n * stride) { \
+			n = pass_size(n_rows); \
+			switch (n) { \
+			case 1: pass_rows(t, out, stride, from, false, form, fine, 1, ahead); break; \
+			case 2: pass_rows(t, out, stride, from, false, form, fine, 2, ahead); break; \
+			case 3: pass_rows(t, out, stride, from, false, form, fine, 3, ahead); break; \
+			default: pass_rows(t, out, stride, from, false, form, fine, 4, ahead); \
+			} \
 		} \
-		if (n_rows & 1) \
-			pass_rows(t, out, stride, from, form, fine, 1, ahead); \
 	}
 PASS(pass_nibbles, KB_Q4_0, KC_FORM_8, false)
 PASS(pass_panel_8, FROM_PANEL, KC_FORM_8, false)
@@ -317,27 +338,51 @@ PASS(pass_bytes, KB_Q8_0, KC_FORM_16, false)
 PASS(pass_panel_16, FROM_PANEL, KC_FORM_16, false)
 PASS(pass_panel_16_fine, FROM_PANEL, KC_FORM_16, true)
 
-/* Taken apart anew for each four rows; Q8_0 up to so many, then the panel is faster. */
-#define MAX_BYTES_ROWS 8
+/* The first four rows take the quants apart and leave them in the panel to the rest. */
+#define PASS_ONCE(name, from, form, rest) \
+	static __attribute__((noinline)) void name(struct pass *t, uint32_t n_rows, float *out, size_t stride, \
+						   struct ahead *ahead) \
+	{ \
+		pass_rows(t, out, stride, from, true, form, false, 4, ahead); \
+		t->row += 4; \
+		rest(t, n_rows - 4, out + 4 * stride, stride, ahead); \
+	}
+PASS_ONCE(pass_nibbles_once, KB_Q4_0, KC_FORM_8, pass_panel_8)
+PASS_ONCE(pass_bytes_once, KB_Q8_0, KC_FORM_16, pass_panel_16)
 
-SPECIALIZED bool stays_packed(const enum kb_type type, uint32_t n_rows)
+/* Who takes the quants apart: panel_fill(), the first pass, each pass. */
+enum panel_way { PREPARED, ONCE, EACH };
+
+/*
+ * Rows up to which each pass takes the quants apart.  That costs a pass of four
+ * rows a ninth of its instructions with nibbles, a seventh with bytes; leaving
+ * them in the panel costs stores, once, and loads and shorter panels.
+ */
+#define EACH_NIBBLES 20u
+#define EACH_BYTES 8u
+
+SPECIALIZED enum panel_way panel_way(const enum kb_type type, uint32_t n_rows)
 {
 	const struct kc_layout *l = &kc_layouts[type];
 
-	if (l->form == KC_FORM_8)
-		return l->low == 4 && !l->high;
-	return l->low == 8 && n_rows <= MAX_BYTES_ROWS;
+	if (l->form == KC_FORM_8 && l->low == 4 && !l->high)
+		return n_rows <= EACH_NIBBLES ? EACH : ONCE;
+	if (l->form == KC_FORM_16 && l->low == 8)
+		return n_rows <= EACH_BYTES ? EACH : ONCE;
+	return PREPARED;
 }
 
-SPECIALIZED void pass_all(struct pass *t, const enum kb_type type, bool packed, uint32_t n_rows, float *out,
-			  size_t stride, struct ahead *ahead)
+SPECIALIZED void pass_all(struct pass *t, const enum kb_type type, enum panel_way way, uint32_t n_rows,
+			  float *out, size_t stride, struct ahead *ahead)
 {
 	const bool fine = kc_layouts[type].fine;
 
 	if (kc_layouts[type].form == KC_FORM_8)
-		(packed ? pass_nibbles : fine ? pass_panel_8_fine : pass_panel_8)(t, n_rows, out, stride, ahead);
+		(way == EACH ? pass_nibbles : way == ONCE ? pass_nibbles_once : fine ? pass_panel_8_fine :
+		 pass_panel_8)(t, n_rows, out, stride, ahead);
 	else
-		(packed ? pass_bytes : fine ? pass_panel_16_fine : pass_panel_16)(t, n_rows, out, stride, ahead);
+		(way == EACH ? pass_bytes : way == ONCE ? pass_bytes_once : fine ? pass_panel_16_fine :
+		 pass_panel_16)(t, n_rows, out, stride, ahead);
 }
 
 /* All batch rows of one group; panels of nearly the same size. */
@@ -345,8 +390,10 @@ SPECIALIZED void panel_product(const struct product_task *t, const enum kb_type 
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint32_t n_blocks = t->in->cols / l->weights, steps = l->weights / KC_BLOCK;
-	const bool packed = stays_packed(type, n_rows);
-	const uint32_t room = packed ? PANEL_SCALES : PANEL_STEPS, n_panels = (n_blocks * steps + room - 1) / room;
+	const enum panel_way way = panel_way(type, n_rows);
+	const uint32_t with_quants = l->form == KC_FORM_8 ? PANEL_BYTES : PANEL_WORDS;
+	const uint32_t room = way == EACH ? PANEL_SCALES : with_quants;
+	const uint32_t n_panels = (n_blocks * steps + room - 1) / room;
 	const uint32_t most = (n_blocks + n_panels - 1) / n_panels;
 	const uint32_t n_passes = (n_rows + PANEL_ROWS - 1) / PANEL_ROWS;
 	const uint8_t *w = t->w;
@@ -359,15 +406,15 @@ SPECIALIZED void panel_product(const struct product_task *t, const enum kb_type 
 		size_t next;
 
 		n = KC_MIN(n_blocks - b, most);
-		if (packed)
-			panel_fill(&p, w, type, n * steps, false);
-		else
+		if (way == PREPARED)
 			panel_fill(&p, w, type, n * steps, true);
+		else
+			panel_fill(&p, w, type, n * steps, false);
 		w += n * kc_block_bytes(l);
 		next = (b + n < n_blocks ? KC_MIN(n_blocks - b - n, most) : most) * kc_block_bytes(l);
 		ahead = (struct ahead){ w, w + next, (uint32_t)(next / 64 / (n * steps * n_passes)) + 1 };
 		pass = (struct pass){ &p, t->in, t->row, (size_t)b * steps, n * steps };
-		pass_all(&pass, type, packed, n_rows, t->out, t->out_stride, &ahead);
+		pass_all(&pass, type, way, n_rows, t->out, t->out_stride, &ahead);
 	}
 }
 
