@@ -11,7 +11,7 @@
 
 #include "levels.h"
 
-#define NUMERICS_VERSION 2
+#define NUMERICS_VERSION 3
 #define HUGE_PAGE (2ull << 20)
 
 static void cpu_close(struct kb_backend *be)

@@ -138,6 +138,8 @@ struct kc_level {
 	void (*rmsnorm)(float *y, const float *x, const float *w, uint32_t n, float eps);
 	/* Turns the first n_dims of x; angles: cos [n_dims/2], sin [n_dims/2]; any even n_dims. */
 	void (*rotate)(float *x, const float *angles, uint32_t n_dims, enum kb_rope_style style);
+	/* x times the Walsh-Hadamard matrix of kc_hadamard_width(n) channels, run by run: its own inverse */
+	void (*hadamard)(float *x, uint32_t n);
 	/* gate = act(gate) * up */
 	void (*gated)(float *gate, const float *up, uint32_t n, enum kb_activation activation);
 	void (*softcap)(float *x, uint32_t n, float cap);
@@ -176,6 +178,12 @@ static inline size_t kc_attend_scratch(uint32_t head_dim)
 
 	return n * KC_SEGMENT + (size_t)KC_ATTEND_TILE * head_dim + (n + 2) * head_dim + n +
 	       (size_t)2 * kb_kv_groups(head_dim) * KC_SEGMENT;
+}
+
+/* Channels that one such matrix mixes: the largest power of two that divides n, so at least 16. */
+static inline uint32_t kc_hadamard_width(uint32_t n)
+{
+	return n & -n;
 }
 
 /* The positions of a segment that a query at pos sees: *t0 .. *t1 - 1; false: none. */

@@ -83,6 +83,26 @@ static void ref_rotate(float *x, const float *angles, uint32_t n_dims, enum kb_r
 	}
 }
 
+static void ref_hadamard(float *x, uint32_t n)
+{
+	uint32_t width = kc_hadamard_width(n);
+	float scale = 1.0f / sqrtf((float)width);
+
+	for (uint32_t i = 0; i < n; i++)
+		x[i] *= scale;
+	for (uint32_t step = 1; step < width; step *= 2) {
+		for (uint32_t i = 0; i < n; i++) {
+			float a = x[i], b;
+
+			if (i & step)
+				continue;
+			b = x[i + step];
+			x[i] = a + b;
+			x[i + step] = a - b;
+		}
+	}
+}
+
 static void ref_gated(float *gate, const float *up, uint32_t n, enum kb_activation activation)
 {
 	for (uint32_t k = 0; k < n; k++) {
@@ -118,6 +138,7 @@ const struct kc_level kc_level_c = {
 	.quantize16 = ref_quantize16,
 	.rmsnorm = ref_rmsnorm,
 	.rotate = ref_rotate,
+	.hadamard = ref_hadamard,
 	.gated = ref_gated,
 	.softcap = ref_softcap,
 	.store_f16 = ref_store_f16,

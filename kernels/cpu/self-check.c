@@ -142,6 +142,20 @@ static bool try_rotate(struct trial *t, enum kb_rope_style style)
 	return true;
 }
 
+/* A matrix of 16 channels is a vector's, or two; of 256, several. */
+static bool try_hadamard(struct trial *t)
+{
+	trying(t, "mixture of channels");
+	for (uint32_t n = HEAD_DIM; n <= MAX_COLS; n += MAX_COLS - HEAD_DIM) {
+		begin_in_place(t);
+		kc_level_c.hadamard(t->a, n);
+		t->level->hadamard(t->b, n);
+		if (!same_floats(t->a, t->b, MAX_COLS))
+			return false;
+	}
+	return true;
+}
+
 static bool try_gated(struct trial *t, enum kb_activation activation)
 {
 	trying(t, "%s", activation == KB_SILU ? "SiLU" : "GELU");
@@ -171,8 +185,8 @@ static bool try_store_f16(struct trial *t)
 static bool try_rows(struct trial *t)
 {
 	return try_quantize(t) && try_rmsnorm(t) && try_rotate(t, KB_ROPE_INTERLEAVED) &&
-	       try_rotate(t, KB_ROPE_HALVES) && try_gated(t, KB_SILU) && try_gated(t, KB_GELU_TANH) &&
-	       try_softcap(t) && try_store_f16(t);
+	       try_rotate(t, KB_ROPE_HALVES) && try_hadamard(t) && try_gated(t, KB_SILU) &&
+	       try_gated(t, KB_GELU_TANH) && try_softcap(t) && try_store_f16(t);
 }
 
 /* --- products -------------------------------------------------------------------- */

@@ -39,6 +39,10 @@ INLINE vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
 INLINE vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
 INLINE vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 INLINE vf vf_neg(vf a) { return _mm256_xor_ps(_mm256_set1_ps(-0.0f), a); }
+/* Lane i becomes lane i ^ 1, 2, 4. */
+INLINE vf vf_swap_1(vf a) { return _mm256_permute_ps(a, 0xb1); }
+INLINE vf vf_swap_2(vf a) { return _mm256_permute_ps(a, 0x4e); }
+INLINE vf vf_swap_4(vf a) { return _mm256_permute2f128_ps(a, a, 1); }
 INLINE vf vf_of_int(vi a) { return _mm256_cvtepi32_ps(a); }
 INLINE vi vf_round(vf a) { return _mm256_cvtps_epi32(a); }
 INLINE vf vf_as_float(vi a) { return _mm256_castsi256_ps(a); }

@@ -38,6 +38,10 @@ INLINE vf vf_as_float(vi a) { return _mm512_castsi512_ps(a); }
 INLINE vi vi_as_int(vf a) { return _mm512_castps_si512(a); }
 INLINE vf vf_abs(vf a) { return vf_as_float(vi_and(vi_as_int(a), vi_set1(0x7fffffff))); }
 INLINE vf vf_neg(vf a) { return vf_as_float(_mm512_xor_si512(vi_as_int(a), vi_set1(INT32_MIN))); }
+INLINE vf vf_swap_1(vf a) { return _mm512_permute_ps(a, 0xb1); }
+INLINE vf vf_swap_2(vf a) { return _mm512_permute_ps(a, 0x4e); }
+INLINE vf vf_swap_4(vf a) { return _mm512_shuffle_f32x4(a, a, 0xb1); }
+INLINE vf vf_swap_8(vf a) { return _mm512_shuffle_f32x4(a, a, 0x4e); }
 INLINE vf vf_of_int(vi a) { return _mm512_cvtepi32_ps(a); }
 INLINE vi vf_round(vf a) { return _mm512_cvtps_epi32(a); }
 INLINE vi vi_load(const void *p) { return _mm512_loadu_si512(p); }

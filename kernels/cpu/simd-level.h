@@ -11,6 +11,7 @@
 	.quantize16 = simd_quantize16, \
 	.rmsnorm = simd_rmsnorm, \
 	.rotate = simd_rotate, \
+	.hadamard = simd_hadamard, \
 	.gated = simd_gated, \
 	.softcap = simd_softcap, \
 	.store_f16 = simd_store_f16, \

@@ -164,6 +164,44 @@ static void simd_rotate(float *x, const float *angles, uint32_t n_dims, enum kb_
 	}
 }
 
+/* Steps inside of a vector: the upper lane of each pair is subtracted. */
+INLINE vf hadamard_lanes(vf v)
+{
+	static const float signs[4][16] = {
+		{ 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1 },
+		{ 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1 },
+		{ 1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1 },
+		{ 1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1 },
+	};
+
+	v = vf_fma(v, vf_load(signs[0]), vf_swap_1(v));
+	v = vf_fma(v, vf_load(signs[1]), vf_swap_2(v));
+	v = vf_fma(v, vf_load(signs[2]), vf_swap_4(v));
+#if VW == 16
+	v = vf_fma(v, vf_load(signs[3]), vf_swap_8(v));
+#endif
+	return v;
+}
+
+static void simd_hadamard(float *x, uint32_t n)
+{
+	uint32_t width = kc_hadamard_width(n);
+	vf scale = vf_set1(1.0f / sqrtf((float)width));
+
+	for (uint32_t k = 0; k < n; k += VW)
+		vf_store(x + k, hadamard_lanes(vf_mul(vf_load(x + k), scale)));
+	for (uint32_t step = VW; step < width; step *= 2) {
+		for (uint32_t i = 0; i < n; i += 2 * step) {
+			for (uint32_t k = i; k < i + step; k += VW) {
+				vf a = vf_load(x + k), b = vf_load(x + k + step);
+
+				vf_store(x + k, vf_add(a, b));
+				vf_store(x + k + step, vf_sub(a, b));
+			}
+		}
+	}
+}
+
 static void simd_gated(float *gate, const float *up, uint32_t n, enum kb_activation activation)
 {
 	for (uint32_t k = 0; k < n; k += VW) {

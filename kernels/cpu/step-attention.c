@@ -55,7 +55,17 @@ static struct head head_of(const struct kc_phase *p, uint32_t unit)
 	return (struct head){ HEAD_V, unit - n_heads - n_kv, op->wv, op->bv, NULL };
 }
 
-/* Bias, norm, rotation; then k and v go to the pool. */
+/*
+ * Whether channels of a head are mixed before they are stored; queries as keys are, which leaves scores as they were,
+ * and what was attended to is mixed back.  A few channels of a key are many times as large as the others, so one of
+ * them would set the scale of its group; mixed, all are of one size.
+ */
+static bool mixes_channels(const struct kb_workspace *ws)
+{
+	return ws->batch.geometry->kv_type == KB_KV_Q8;
+}
+
+/* Bias, norm, rotation, mixture; then k and v go to the pool. */
 static void finish_head(const struct kc_phase *p, const struct head *h, uint32_t row_index, float *y)
 {
 	const struct kb_workspace *ws = p->ws;
@@ -74,6 +84,8 @@ static void finish_head(const struct kc_phase *p, const struct head *h, uint32_t
 		level->rmsnorm(y, y, kc_vector(h->norm), head_dim, p->op.attn_in.norm_eps);
 	if (h->kind != HEAD_V)
 		level->rotate(y, rope->table + (size_t)row->pos * rope->n_dims, rope->n_dims, rope->style);
+	if (mixes_channels(ws))
+		level->hadamard(y, head_dim);
 	if (h->kind != HEAD_Q) {
 		struct kc_kv tile = kv_tile(ws, p->layer, h->index, row);
 
@@ -346,6 +358,14 @@ static void merge_slots(const struct kb_workspace *ws, uint32_t row_index)
 	}
 }
 
+static void mix_back(const struct kb_workspace *ws, uint32_t row)
+{
+	float *y = ws->attended.f + (size_t)row * ws->attended.cols;
+
+	for (uint32_t h = 0; h < ws->desc.n_heads; h++)
+		ws->be->level->hadamard(y + (size_t)h * ws->desc.head_dim, ws->desc.head_dim);
+}
+
 static void run_attended(const struct kc_phase *p, uint32_t task, uint32_t thread)
 {
 	const struct kb_workspace *ws = p->ws;
@@ -354,6 +374,8 @@ static void run_attended(const struct kc_phase *p, uint32_t task, uint32_t threa
 	for (uint32_t i = part.row0; i < part.row0 + part.n_rows; i++) {
 		if (ws->rows[i].slot != KC_NO_SLOT)
 			merge_slots(ws, i);
+		if (mixes_channels(ws))
+			mix_back(ws, i);
 		kc_quantize_row(ws->be->level, p->forms, &ws->attended, i);
 	}
 }

@@ -74,6 +74,22 @@ static inline void rotate(const struct toy_shape *s, double *x, uint32_t pos)
 	}
 }
 
+/* A head's channels as they are stored, and back: times the matrix that NUMERICS.md defines, where the type has it. */
+static inline void mix(const struct toy_shape *s, double *x)
+{
+	uint32_t width = s->head_dim & -s->head_dim;
+	double y[512];
+
+	if (s->kv_type != KB_KV_Q8)
+		return;
+	for (uint32_t i = 0; i < s->head_dim; i++) {
+		y[i] = 0;
+		for (uint32_t j = i / width * width; j < (i / width + 1) * width; j++)
+			y[i] += (__builtin_parity(i & j & (width - 1)) ? -x[j] : x[j]) / sqrt(width);
+	}
+	memcpy(x, y, s->head_dim * sizeof(*x));
+}
+
 static inline double softcapped(double x, double cap)
 {
 	return cap > 0 ? cap * tanh(x / cap) : x;

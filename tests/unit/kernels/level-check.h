@@ -103,6 +103,21 @@ static inline void check_rmsnorm(const struct kc_level *level)
 	}
 }
 
+static inline void check_hadamard(const struct kc_level *level)
+{
+	uint64_t rng = 4;
+
+	for (uint32_t n = 16; n <= KC_MAX_HEAD_DIM; n += 16) {
+		float *a = wild_floats(&rng, n + 1, false), *b = copy_floats(a, n + 1);
+
+		kc_level_c.hadamard(a, n);
+		level->hadamard(b, n);
+		assert_same_floats(a, b, n + 1, "hadamard");
+		free(a);
+		free(b);
+	}
+}
+
 static inline void check_rotate(const struct kc_level *level)
 {
 	static const enum kb_rope_style styles[] = { KB_ROPE_INTERLEAVED, KB_ROPE_HALVES };

@@ -70,6 +70,7 @@ TEST(saturation)
 TEST(quantize)
 TEST(rmsnorm)
 TEST(rotate)
+TEST(hadamard)
 TEST(activations)
 TEST(store_f16)
 TEST(attention)
@@ -84,6 +85,7 @@ int main(void)
 		cmocka_unit_test(test_quantize),
 		cmocka_unit_test(test_rmsnorm),
 		cmocka_unit_test(test_rotate),
+		cmocka_unit_test(test_hadamard),
 		cmocka_unit_test(test_activations),
 		cmocka_unit_test(test_store_f16),
 		cmocka_unit_test(test_attention),

@@ -25,6 +25,7 @@ static const struct kc_level *const levels[] = {
 TEST(quantize)
 TEST(rmsnorm)
 TEST(rotate)
+TEST(hadamard)
 TEST(activations)
 TEST(store_f16)
 TEST(products)
@@ -41,6 +42,7 @@ int main(void)
 			cmocka_unit_test_prestate(test_quantize, level),
 			cmocka_unit_test_prestate(test_rmsnorm, level),
 			cmocka_unit_test_prestate(test_rotate, level),
+			cmocka_unit_test_prestate(test_hadamard, level),
 			cmocka_unit_test_prestate(test_activations, level),
 			cmocka_unit_test_prestate(test_store_f16, level),
 			cmocka_unit_test_prestate(test_products, level),

@@ -149,6 +149,7 @@ static void query(const struct toy *toy, uint32_t layer, const double *x, uint32
 		if (in->q_norm)
 			norm(in->q_norm, q + h * s->head_dim, q + h * s->head_dim, s->head_dim);
 		rotate(s, q + h * s->head_dim, pos);
+		mix(s, q + h * s->head_dim);
 	}
 }
 

@@ -310,17 +310,22 @@ static void attention_half(const struct toy *toy, const struct toy_seq *seq, uin
 		if (l->in.q_norm)
 			norm(l->in.q_norm, q + h * hd, q + h * hd, hd);
 		rotate(s, q + h * hd, pos);
+		mix(s, q + h * hd);
 	}
 	for (uint32_t h = 0; h < s->n_kv_heads; h++) {
 		if (l->in.k_norm)
 			norm(l->in.k_norm, k + h * hd, k + h * hd, hd);
 		rotate(s, k + h * hd, pos);
+		mix(s, k + h * hd);
+		mix(s, v + h * hd);
 	}
 	load_stored(toy, seq, layer, pos, false, open, mem->k + (size_t)pos * nkv);
 	load_stored(toy, seq, layer, pos, true, open, mem->v + (size_t)pos * nkv);
 	check_stored(s->kv_type, k, mem->k + (size_t)pos * nkv, s->n_kv_heads, hd);
 	check_stored(s->kv_type, v, mem->v + (size_t)pos * nkv, s->n_kv_heads, hd);
 	attend(s, &l->attention, mem, q, pos, o);
+	for (uint32_t h = 0; h < s->n_heads; h++)
+		mix(s, o + h * hd);
 	matrix_times(l->out.wo, o, y);
 	add_bias(l->out.bo, y, s->n_embd);
 	if (l->out.post_norm)

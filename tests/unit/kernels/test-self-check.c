@@ -49,6 +49,12 @@ static void long_rotate(float *x, const float *angles, uint32_t n_dims, enum kb_
 	x[n_dims] = 0;
 }
 
+static void wrong_hadamard(float *x, uint32_t n)
+{
+	kc_level_c.hadamard(x, n);
+	x[n - 1] = flip(x[n - 1]);
+}
+
 static enum kb_activation wrong_activation;
 
 static void wrong_gated(float *gate, const float *up, uint32_t n, enum kb_activation activation)
@@ -206,6 +212,7 @@ static void test_wrong_rows(void **state)
 	ASSERT_WRONG(rotate, "rotation of pairs");
 	wrong_style = KB_ROPE_HALVES;
 	ASSERT_WRONG(rotate, "rotation of halves");
+	ASSERT_WRONG(hadamard, "mixture of channels");
 	wrong_activation = KB_SILU;
 	ASSERT_WRONG(gated, "SiLU");
 	wrong_activation = KB_GELU_TANH;
