@@ -124,6 +124,8 @@ static inline __m256i test_cvtepi32_epi16(simde__m512i v)
 #undef _mm512_extracti64x4_epi64
 #undef _mm512_extractf64x4_pd
 #undef _mm512_castps_pd
+#define _mm512_permute_ps(v, i) join_ps(_mm256_permute_ps(half_ps(v, 0), i), _mm256_permute_ps(half_ps(v, 1), i))
+#define _mm512_shuffle_f32x4(a, b, i) simde_mm512_shuffle_f32x4(a, b, i)
 #define _mm512_cvtph_ps(v) test_cvtph_ps(v)
 #define _mm512_cvtps_ph(v, mode) test_cvtps_ph(v)
 #define _mm512_cvtepu16_epi32(v) test_cvtepu16_epi32(v)
