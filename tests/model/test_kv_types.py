@@ -6,10 +6,10 @@ The text is that of the daemon's test of perplexity, in windows of 512 tokens of
 window unless KVD_TEST_LONG is set, which all figures are for.  With one, the bounds of what a type may cost are wider, since
 some hundred positions say less.
 
-The likeliest token is a blunt measure where products have 8-bit activations: rounding turns the least change into one of
-the size of that quantisation.  SmolLM2 Q4_1 with F16 keys and another order of a score's sums has the same one at 97.1 %
-of 1,536 positions, so no type can come closer than that; Q8 was at 96.7 %, Q4 at 94.5 %.  With the same weights in F16,
-whose products are of floats, Q8 was at 97.9 % and Q4 at 95.1 % of 768.
+The likeliest token is a blunt measure where products have 8-bit activations: rounding turns the least change into one
+of the size of that quantisation. SmolLM2 Q4_1 with F16 keys and another order of a score's sums has the same one at
+97.1 % of 1,536 positions, so no type can be counted on to come closer; Q8 was at 97.8 %. With the same weights in
+F16, whose products are of floats, Q8 was at 99.6 % of 512 and Q4 at 94.8 % of 1,024 (kernels/NUMERICS.md).
 """
 import math
 import pathlib
