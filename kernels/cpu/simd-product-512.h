@@ -17,11 +17,13 @@
  * is 320 bytes; on VNNI it takes 31 instructions of the two ports for vectors
  * of 512 bits (12 unpack, 8 dpbusd, 2 conversions, 2 multiplications, 3 FMAs, 4
  * for d and m), so 16 cycles: 20 bytes per cycle, beyond what a core can read.
+ * Without VNNI 39 (8 maddubs, 6 additions and 2 madd for the 8 dpbusd), 20 cycles.
  *
  * Limit, matrix x matrix: for a step and row 8 dpbusd, 2 conversions, 2
  * multiplications, 3 FMAs: 15 on two ports, 7.5 cycles for 512 products; with
- * unpacking 8.2, 62 products per cycle.  Without VNNI 25 (8 maddubs, 8 adds, 2
- * madd, 7 as above), 38 products per cycle.  Types of 16-bit activations: 16
+ * unpacking 8.2, 62 products per cycle.  Without VNNI 23 (8 maddubs, 6 additions,
+ * as a sum's first two need none, 2 madd, 7 as above), with unpacking 12 cycles,
+ * 43 products per cycle.  Types of 16-bit activations: 16
  * dpwssd and 3 more, or 6 where scales are fine; 8 rows: 48 to 41 products per cycle.
  */
 #ifndef KC_SIMD_PRODUCT_512_H

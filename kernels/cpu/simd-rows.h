@@ -15,40 +15,39 @@
 #include "cpu.h"
 #include "elementary.h"
 
+/* kc_exp_end() */
+INLINE vf vf_exp_end(vf t, vf r)
+{
+	vf p;
+
+#define FIRST(c) p = vf_set1(c);
+#define NEXT(c) p = vf_fma(p, r, vf_set1(c));
+	KC_EXP_SERIES(FIRST, NEXT)
+#undef FIRST
+#undef NEXT
+	return vf_as_float(vi_add(vi_as_int(p), vi_shift_left_23(vi_as_int(t))));
+}
+
+/* kc_exp() */
 INLINE vf vf_exp(vf x)
 {
-	vf t, n, r, p;
+	vf t, n, r;
 
 	x = vf_max(vf_min(x, vf_set1(KC_EXP_MAX)), vf_set1(KC_EXP_MIN));
 	t = vf_fma(x, vf_set1(KC_LOG2E), vf_set1(KC_EXP_ROUND));
 	n = vf_sub(t, vf_set1(KC_EXP_ROUND));
 	r = vf_fma(n, vf_set1(-KC_LN2_HIGH), x);
-	r = vf_fma(n, vf_set1(-KC_LN2_LOW), r);
-	p = vf_fma(vf_set1(KC_EXP_C6), r, vf_set1(KC_EXP_C5));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C4));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C3));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C2));
-	p = vf_fma(p, r, vf_set1(1.0f));
-	p = vf_fma(p, r, vf_set1(1.0f));
-	return vf_as_float(vi_add(vi_as_int(p), vi_shift_left_23(vi_as_int(t))));
+	return vf_exp_end(t, vf_fma(n, vf_set1(-KC_LN2_LOW), r));
 }
 
 /* kc_exp_weight() */
 INLINE vf vf_exp_weight(vf x)
 {
-	vf t, n, r, p;
+	vf t;
 
 	x = vf_max(x, vf_set1(KC_EXP_MIN));
 	t = vf_fma(x, vf_set1(KC_LOG2E), vf_set1(KC_EXP_ROUND));
-	n = vf_sub(t, vf_set1(KC_EXP_ROUND));
-	r = vf_fma(n, vf_set1(-KC_LN2_HIGH), x);
-	p = vf_fma(vf_set1(KC_EXP_C6), r, vf_set1(KC_EXP_C5));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C4));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C3));
-	p = vf_fma(p, r, vf_set1(KC_EXP_C2));
-	p = vf_fma(p, r, vf_set1(1.0f));
-	p = vf_fma(p, r, vf_set1(1.0f));
-	return vf_as_float(vi_add(vi_as_int(p), vi_shift_left_23(vi_as_int(t))));
+	return vf_exp_end(t, vf_fma(vf_sub(t, vf_set1(KC_EXP_ROUND)), vf_set1(-KC_LN2_HIGH), x));
 }
 
 INLINE vf vf_softcap(vf x, vf cap)

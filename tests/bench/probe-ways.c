@@ -85,123 +85,73 @@ uint32_t probe_read_ways(const struct probe_read_way **ways)
 }
 
 #define CHAINS 12u
+#define INT8_CHAINS 4u		/* additions of integers take one cycle, and AVX2 has 16 registers */
+#define INT8_TOGETHER 4
 
 /* Operands that the compiler can't know. */
 static volatile uint8_t operand_byte = 3;
 static volatile float operand_float = 0.5f;
 
-/* As the kernels of that level multiply: bytes to words, words to sums. */
-__attribute__((target("avx2"))) static uint64_t int8_avx2(uint32_t turns)
-{
-	const __m256i ones = _mm256_set1_epi16(1);
-	__m256i a = _mm256_set1_epi8((char)operand_byte), b = a, s[CHAINS];
-	uint64_t out[4];
-
-	for (uint32_t k = 0; k < CHAINS; k++)
-		s[k] = _mm256_setzero_si256();
-	for (uint32_t i = 0; i < turns; i++) {
-		/* So that it is not the same product each time. */
-		__asm__ volatile("" : "+x"(a), "+x"(b));
-#pragma GCC unroll 12
-		for (uint32_t k = 0; k < CHAINS; k++) {
-			__m256i words = _mm256_maddubs_epi16(a, b);
-
-			__asm__ volatile("" : "+x"(words));
-			s[k] = _mm256_add_epi32(s[k], _mm256_madd_epi16(words, ones));
-		}
-	}
-	for (uint32_t k = 1; k < CHAINS; k++)
-		s[0] = _mm256_add_epi32(s[0], s[k]);
-	memcpy(out, &s[0], sizeof(out));
-	return out[0];
+/* N sums side by side, each of turns times STEP(sum, a, b). */
+#define DEFINE_ARITHMETIC(NAME, N, TARGET, VECTOR, ZERO, OPERAND, STEP, ADD) \
+__attribute__((target(TARGET))) static uint64_t NAME(uint32_t turns) \
+{ \
+	VECTOR a = OPERAND, b = a, s[N]; \
+	uint64_t out[sizeof(VECTOR) / 8]; \
+ \
+	for (uint32_t k = 0; k < (N); k++) \
+		s[k] = ZERO(); \
+	for (uint32_t i = 0; i < turns; i++) { \
+		/* So that it is not the same product each time. */ \
+		__asm__ volatile("" : "+v"(a), "+v"(b)); \
+		_Pragma("GCC unroll 12") \
+		for (uint32_t k = 0; k < (N); k++) \
+			s[k] = STEP(s[k], a, b); \
+	} \
+	for (uint32_t k = 1; k < (N); k++) \
+		s[0] = ADD(s[0], s[k]); \
+	memcpy(out, &s[0], sizeof(out)); \
+	return out[0]; \
 }
 
-__attribute__((target("avx2,fma"))) static uint64_t fma_avx2(uint32_t turns)
-{
-	__m256 a = _mm256_set1_ps(operand_float), b = a, s[CHAINS];
-	uint64_t out[4];
-
-	for (uint32_t k = 0; k < CHAINS; k++)
-		s[k] = _mm256_setzero_ps();
-	for (uint32_t i = 0; i < turns; i++) {
-		__asm__ volatile("" : "+x"(a), "+x"(b));
-#pragma GCC unroll 12
-		for (uint32_t k = 0; k < CHAINS; k++)
-			s[k] = _mm256_fmadd_ps(a, b, s[k]);
-	}
-	for (uint32_t k = 1; k < CHAINS; k++)
-		s[0] = _mm256_add_ps(s[0], s[k]);
-	memcpy(out, &s[0], sizeof(out));
-	return out[0];
+/*
+ * As the kernels of that level multiply: four products of bytes added up as words, these to sums.  In assembly, or the
+ * compiler makes one product for all.
+ */
+#define DEFINE_INT8_STEP(NAME, TARGET, VECTOR, PREFIX, ADD) \
+__attribute__((target(TARGET), always_inline)) static inline VECTOR NAME(VECTOR sum, VECTOR a, VECTOR b) \
+{ \
+	VECTOR words, more; \
+ \
+	__asm__ volatile("vpmaddubsw %2, %1, %0" : "=v"(words) : "v"(a), "v"(b)); \
+	for (int i = 1; i < INT8_TOGETHER; i++) { \
+		__asm__ volatile("vpmaddubsw %2, %1, %0" : "=v"(more) : "v"(a), "v"(b)); \
+		words = PREFIX##_add_epi16(words, more); \
+	} \
+	return ADD(sum, PREFIX##_madd_epi16(words, PREFIX##_set1_epi16(1))); \
 }
+DEFINE_INT8_STEP(int8_step_32, "avx2", __m256i, _mm256, _mm256_add_epi32)
+DEFINE_INT8_STEP(int8_step_64, "avx512f,avx512bw", __m512i, _mm512, _mm512_add_epi32)
 
-__attribute__((target("avx512f,avx512vnni"))) static uint64_t int8_vnni(uint32_t turns)
-{
-	__m512i a = _mm512_set1_epi8((char)operand_byte), b = a, s[CHAINS];
-	uint64_t out[8];
+#define FMA_STEP_32(sum, a, b) _mm256_fmadd_ps(a, b, sum)
+#define FMA_STEP_64(sum, a, b) _mm512_fmadd_ps(a, b, sum)
 
-	for (uint32_t k = 0; k < CHAINS; k++)
-		s[k] = _mm512_setzero_si512();
-	for (uint32_t i = 0; i < turns; i++) {
-		__asm__ volatile("" : "+v"(a), "+v"(b));
-#pragma GCC unroll 12
-		for (uint32_t k = 0; k < CHAINS; k++)
-			s[k] = _mm512_dpbusd_epi32(s[k], a, b);
-	}
-	for (uint32_t k = 1; k < CHAINS; k++)
-		s[0] = _mm512_add_epi32(s[0], s[k]);
-	memcpy(out, &s[0], sizeof(out));
-	return out[0];
-}
-
-__attribute__((target("avx512f,avx512bw"))) static uint64_t int8_avx512(uint32_t turns)
-{
-	const __m512i ones = _mm512_set1_epi16(1);
-	__m512i a = _mm512_set1_epi8((char)operand_byte), b = a, s[CHAINS];
-	uint64_t out[8];
-
-	for (uint32_t k = 0; k < CHAINS; k++)
-		s[k] = _mm512_setzero_si512();
-	for (uint32_t i = 0; i < turns; i++) {
-		__asm__ volatile("" : "+v"(a), "+v"(b));
-#pragma GCC unroll 12
-		for (uint32_t k = 0; k < CHAINS; k++) {
-			__m512i words = _mm512_maddubs_epi16(a, b);
-
-			__asm__ volatile("" : "+v"(words));
-			s[k] = _mm512_add_epi32(s[k], _mm512_madd_epi16(words, ones));
-		}
-	}
-	for (uint32_t k = 1; k < CHAINS; k++)
-		s[0] = _mm512_add_epi32(s[0], s[k]);
-	memcpy(out, &s[0], sizeof(out));
-	return out[0];
-}
-
-__attribute__((target("avx512f"))) static uint64_t fma_avx512(uint32_t turns)
-{
-	__m512 a = _mm512_set1_ps(operand_float), b = a, s[CHAINS];
-	uint64_t out[8];
-
-	for (uint32_t k = 0; k < CHAINS; k++)
-		s[k] = _mm512_setzero_ps();
-	for (uint32_t i = 0; i < turns; i++) {
-		__asm__ volatile("" : "+v"(a), "+v"(b));
-#pragma GCC unroll 12
-		for (uint32_t k = 0; k < CHAINS; k++)
-			s[k] = _mm512_fmadd_ps(a, b, s[k]);
-	}
-	for (uint32_t k = 1; k < CHAINS; k++)
-		s[0] = _mm512_add_ps(s[0], s[k]);
-	memcpy(out, &s[0], sizeof(out));
-	return out[0];
-}
+DEFINE_ARITHMETIC(int8_avx2, INT8_CHAINS, "avx2", __m256i, _mm256_setzero_si256,
+		  _mm256_set1_epi8((char)operand_byte), int8_step_32, _mm256_add_epi32)
+DEFINE_ARITHMETIC(fma_avx2, CHAINS, "avx2,fma", __m256, _mm256_setzero_ps, _mm256_set1_ps(operand_float),
+		  FMA_STEP_32, _mm256_add_ps)
+DEFINE_ARITHMETIC(int8_vnni, CHAINS, "avx512f,avx512vnni", __m512i, _mm512_setzero_si512,
+		  _mm512_set1_epi8((char)operand_byte), _mm512_dpbusd_epi32, _mm512_add_epi32)
+DEFINE_ARITHMETIC(int8_avx512, INT8_CHAINS, "avx512f,avx512bw", __m512i, _mm512_setzero_si512,
+		  _mm512_set1_epi8((char)operand_byte), int8_step_64, _mm512_add_epi32)
+DEFINE_ARITHMETIC(fma_avx512, CHAINS, "avx512f", __m512, _mm512_setzero_ps, _mm512_set1_ps(operand_float),
+		  FMA_STEP_64, _mm512_add_ps)
 
 /* The best first, by the level of the backend from which on it is used. */
 static const struct probe_arithmetic_way arithmetic_ways[] = {
 	{ "vpdpbusd, 64 bytes", "avx512vnni", PROBE_INT8, 64 * CHAINS, int8_vnni },
-	{ "vpmaddubsw, vpmaddwd and vpaddd, 64 bytes", "avx512", PROBE_INT8, 64 * CHAINS, int8_avx512 },
-	{ "vpmaddubsw, vpmaddwd and vpaddd, 32 bytes", "avx2", PROBE_INT8, 32 * CHAINS, int8_avx2 },
+	{ "vpmaddubsw, vpaddw and vpmaddwd, 64 bytes", "avx512", PROBE_INT8, 64 * INT8_TOGETHER * INT8_CHAINS, int8_avx512 },
+	{ "vpmaddubsw, vpaddw and vpmaddwd, 32 bytes", "avx2", PROBE_INT8, 32 * INT8_TOGETHER * INT8_CHAINS, int8_avx2 },
 	{ "vfmadd, 16 floats", "avx512", PROBE_FMA, 16 * CHAINS, fma_avx512 },
 	{ "vfmadd, 8 floats", "avx2", PROBE_FMA, 8 * CHAINS, fma_avx2 },
 };

@@ -401,14 +401,15 @@ static inline void kv_fill(struct kv *kv, uint64_t *rng, uint32_t n)
 	}
 }
 
-static inline void kv_init(struct kv *kv, uint64_t *rng, enum kb_kv_type type, uint32_t head_dim, uint32_t block_tokens,
-			   uint32_t n)
+/* The queries' head is the last one. */
+static inline void kv_init(struct kv *kv, uint64_t *rng, enum kb_kv_type type, uint32_t n_kv_heads, uint32_t head_dim,
+			   uint32_t block_tokens, uint32_t n)
 {
 	uint32_t n_blocks = (n + block_tokens - 1) / block_tokens;
 	struct kb_geometry *g = &kv->geometry;
 
-	*g = (struct kb_geometry){ .n_layers = 2, .n_kv_heads = 2, .head_dim = head_dim, .block_tokens = block_tokens,
-				   .kv_type = type, .blocks_per_chunk = 3 };
+	*g = (struct kb_geometry){ .n_layers = 2, .n_kv_heads = n_kv_heads, .head_dim = head_dim,
+				   .block_tokens = block_tokens, .kv_type = type, .blocks_per_chunk = 3 };
 	g->block_bytes = kb_block_bytes(g);
 	g->chunk_bytes = g->block_bytes * 3 + 64;
 	kv->pool = must(malloc(g->chunk_bytes * (n_blocks / 3 + 1)));
@@ -419,7 +420,7 @@ static inline void kv_init(struct kv *kv, uint64_t *rng, enum kb_kv_type type, u
 	for (uint32_t i = 0; i < n_blocks; i++)
 		kv->table[i] = n_blocks - 1 - i;
 	kv->queries = (struct kc_queries){ .pool = kv->pool, .geometry = g, .block_table = kv->table,
-					   .head_offset = kc_head_offset(g, 0, 1), .open = kv->open,
+					   .head_offset = kc_head_offset(g, 0, n_kv_heads - 1), .open = kv->open,
 					   .open_pos = UINT32_MAX, .head_dim = head_dim };
 	kv_fill(kv, rng, n);
 }
@@ -435,6 +436,7 @@ struct attention_case {
 	uint32_t head_dim, n_heads, block_tokens, length, n_rows, window;
 	float softcap;
 	enum kb_kv_type type;
+	uint32_t n_kv_heads;	/* 0: two */
 };
 
 static inline void partial_init(struct kc_partial *p, uint32_t n, uint32_t head_dim)
@@ -508,7 +510,7 @@ static inline void check_attention_case(const struct kc_level *level, uint64_t *
 	struct kv kv;
 	char what[128];
 
-	kv_init(&kv, rng, c->type, c->head_dim, c->block_tokens, c->length);
+	kv_init(&kv, rng, c->type, c->n_kv_heads ? c->n_kv_heads : 2, c->head_dim, c->block_tokens, c->length);
 	kv.queries.first_pos = c->length - c->n_rows;
 	kv.queries.n_rows = c->n_rows;
 	kv.queries.n_heads = c->n_heads;
@@ -563,6 +565,35 @@ static inline void check_attention_type(const struct kc_level *level, uint64_t *
 	check_attention_case(level, rng, &c);
 }
 
+/* What models have: Gemma's one head of 256 with a window, one KV head for all, heads that are no power of two. */
+static inline void check_model_shapes(const struct kc_level *level)
+{
+	static const struct attention_case cases[] = {
+		{ .head_dim = 256, .n_heads = 4, .length = 1, .n_rows = 1 },
+		{ .head_dim = 256, .n_heads = 4, .length = 545, .n_rows = 1, .window = 512 },
+		{ .head_dim = 256, .n_heads = 4, .length = 530, .n_rows = 16, .window = 512 },
+		{ .head_dim = 256, .n_heads = 1, .length = 79, .n_rows = 11, .softcap = 2 },
+		{ .head_dim = 80, .n_heads = 4, .length = 77, .n_rows = 1 },
+		{ .head_dim = 80, .n_heads = 4, .length = 77, .n_rows = 5, .softcap = 2 },
+		{ .head_dim = 96, .n_heads = 4, .length = 95, .n_rows = 1 },
+		{ .head_dim = 96, .n_heads = 4, .length = 600, .n_rows = 7, .window = 70 },
+		{ .head_dim = 112, .n_heads = 3, .length = 50, .n_rows = 4 },
+		{ .head_dim = 128, .n_heads = 4, .length = 530, .n_rows = 1 },
+		{ .head_dim = 128, .n_heads = 16, .length = 68, .n_rows = 4 },
+		{ .head_dim = 512, .n_heads = 2, .length = 40, .n_rows = 5 },
+	};
+	uint64_t rng = 9;
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		struct attention_case c = cases[i];
+
+		c.n_kv_heads = 1 + (uint32_t)i % 4 / 3 * 2;
+		c.block_tokens = 16u << i % 3;
+		for (int type = KB_KV_F16; type <= KB_KV_Q4; type++)
+			check_attention_type(level, &rng, c, (enum kb_kv_type)type);
+	}
+}
+
 static inline void check_attention(const struct kc_level *level)
 {
 	static const uint32_t head_dims[] = { 16, 48, 64, 128 }, ratios[] = { 1, 2, 3, 4, 8, 5, 7 };
@@ -592,6 +623,7 @@ static inline void check_attention(const struct kc_level *level)
 		for (int type = KB_KV_F16; type <= KB_KV_Q4; type++)
 			check_attention_type(level, &rng, c, (enum kb_kv_type)type);
 	}
+	check_model_shapes(level);
 }
 
 #endif
