@@ -14,10 +14,11 @@
  * option that this backend lacks; -ENOMEM.
  *
  * Threads.  Steps and pools belong to one thread (the engine).  Tensors,
- * rotations and workspaces that no step uses yet, or any more, may be made,
- * filled and freed on other threads meanwhile, so that models come and go
- * while others run; tensor_fill() also on several for disjoint rows of
- * one tensor.  A CPU backend has threads of its own inside.
+ * rotations, workspaces and open blocks that no step uses yet, or any more, may
+ * be made, filled and freed on other threads meanwhile, so that models come and
+ * go, and stored blocks are computed again, while others run; tensor_fill() also
+ * on several for disjoint rows of one tensor.  A CPU backend has threads of its
+ * own inside, and is opened by any.
  *
  * Asynchrony.  Between step_begin() and step_submit() the operations are only
  * recorded or enqueued; their operands must stay alive and unchanged until
