@@ -87,6 +87,7 @@ uint32_t probe_read_ways(const struct probe_read_way **ways)
 #define CHAINS 12u
 #define INT8_CHAINS 4u		/* additions of integers take one cycle, and AVX2 has 16 registers */
 #define INT8_TOGETHER 4
+#define INT8_PRODUCTS (INT8_TOGETHER * INT8_CHAINS)	/* instructions of a turn */
 
 /* Operands that the compiler can't know. */
 static volatile uint8_t operand_byte = 3;
@@ -150,8 +151,8 @@ DEFINE_ARITHMETIC(fma_avx512, CHAINS, "avx512f", __m512, _mm512_setzero_ps, _mm5
 /* The best first, by the level of the backend from which on it is used. */
 static const struct probe_arithmetic_way arithmetic_ways[] = {
 	{ "vpdpbusd, 64 bytes", "avx512vnni", PROBE_INT8, 64 * CHAINS, int8_vnni },
-	{ "vpmaddubsw, vpaddw and vpmaddwd, 64 bytes", "avx512", PROBE_INT8, 64 * INT8_TOGETHER * INT8_CHAINS, int8_avx512 },
-	{ "vpmaddubsw, vpaddw and vpmaddwd, 32 bytes", "avx2", PROBE_INT8, 32 * INT8_TOGETHER * INT8_CHAINS, int8_avx2 },
+	{ "vpmaddubsw, vpaddw and vpmaddwd, 64 bytes", "avx512", PROBE_INT8, 64 * INT8_PRODUCTS, int8_avx512 },
+	{ "vpmaddubsw, vpaddw and vpmaddwd, 32 bytes", "avx2", PROBE_INT8, 32 * INT8_PRODUCTS, int8_avx2 },
 	{ "vfmadd, 16 floats", "avx512", PROBE_FMA, 16 * CHAINS, fma_avx512 },
 	{ "vfmadd, 8 floats", "avx2", PROBE_FMA, 8 * CHAINS, fma_avx2 },
 };
