@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,18 +17,21 @@
  * phases, below what a sleeping thread costs to wake. */
 #define SPIN_PAUSES 1500
 
+/* Tasks of a phase are dealt in at most so many pieces: places in a share have 16 bits. */
+#define MAX_PIECES 65535u
+
 struct worker {
 	struct kc_threads *threads;
 	uint32_t index;
 	pthread_t thread;
+	/* {sequence number of the phase : 32, first piece not yet taken : 16, the end of those : 16} */
+	_Alignas(CACHE_LINE) _Atomic uint64_t share;
 };
 
 struct kc_threads {
-	/* {sequence number of the phase : 32, tasks not yet taken : 32} */
-	_Alignas(CACHE_LINE) _Atomic uint64_t work;
 	/* Tasks of the phase that are finished. */
 	_Alignas(CACHE_LINE) _Atomic uint32_t n_done;
-	/* Sleepers wait for it to change: a phase was published or the list has ended. */
+	/* Changes when a phase was published, or the list has ended; sleepers wait for that. */
 	_Alignas(CACHE_LINE) _Atomic uint32_t epoch;
 	_Atomic uint32_t n_sleeping;
 	/* Those that don't take part wait for this: n_active has changed. */
@@ -39,10 +43,11 @@ struct kc_threads {
 	_Alignas(CACHE_LINE) const struct kc_phase *phases;
 	uint32_t n_phases, current;
 	uint32_t sequence;
+	uint32_t tasks_per_piece;
 
 	bool running;
 	uint32_t n_threads, n_started, spin;
-	struct worker *workers;
+	struct worker *workers;	/* [n_threads], the owner's first */
 };
 
 static inline void cpu_pause(void)
@@ -76,6 +81,25 @@ static void wake(struct kc_threads *t)
 		futex_wake_all(&t->epoch);
 }
 
+/* Deals the phase's tasks: to each thread a part that is as long as the others' and in one piece. */
+static void publish(struct kc_threads *t, uint32_t n_tasks)
+{
+	uint64_t n_active = kc_threads_active(t), n_pieces, begin = 0;
+
+	t->tasks_per_piece = n_tasks / MAX_PIECES + 1;
+	n_pieces = (n_tasks + t->tasks_per_piece - 1) / t->tasks_per_piece;
+	atomic_store_explicit(&t->n_done, 0, memory_order_relaxed);
+	t->sequence++;
+	for (uint64_t i = 0; i < n_active; i++) {
+		uint64_t end = n_pieces * (i + 1) / n_active;
+
+		atomic_store_explicit(&t->workers[i].share, (uint64_t)t->sequence << 32 | begin << 16 | end,
+				      memory_order_release);
+		begin = end;
+	}
+	wake(t);
+}
+
 /* Runs phases of one task, then publishes the next with several, or the end. */
 static void advance(struct kc_threads *t, uint32_t thread)
 {
@@ -89,9 +113,7 @@ static void advance(struct kc_threads *t, uint32_t thread)
 		}
 		p = &t->phases[t->current];
 		if (p->n_tasks > 1) {
-			atomic_store_explicit(&t->n_done, 0, memory_order_relaxed);
-			atomic_store(&t->work, (uint64_t)++t->sequence << 32 | p->n_tasks);
-			wake(t);
+			publish(t, p->n_tasks);
 			return;
 		}
 		if (p->n_tasks)
@@ -100,35 +122,53 @@ static void advance(struct kc_threads *t, uint32_t thread)
 	}
 }
 
-/* Takes and runs one task; false: none left now. */
-static bool run_one(struct kc_threads *t, uint32_t thread)
+/* The first piece of one's own share, or the last one of another's; false: there is none. */
+static bool take(struct kc_threads *t, uint32_t thread, uint32_t from, uint32_t *piece)
 {
-	uint64_t work = atomic_load(&t->work);
-	const struct kc_phase *p;
-	uint32_t n_tasks;
+	_Atomic uint64_t *word = &t->workers[from].share;
+	uint64_t share = atomic_load(word), rest;
 
 	do {
-		/* Read after the work: who takes part was settled before it was published. */
-		if (!(uint32_t)work || thread >= atomic_load_explicit(&t->n_active, memory_order_relaxed))
-			return false;
-	} while (!atomic_compare_exchange_weak(&t->work, &work, work - 1));
+		uint32_t first = share >> 16 & 0xffff, end = share & 0xffff;
 
-	/* The phase can't end before this task does, so its description stands. */
+		/* Read after the share: who takes part was settled before it was dealt. */
+		if (first == end || thread >= kc_threads_active(t))
+			return false;
+		*piece = thread == from ? first : end - 1;
+		rest = thread == from ? share + (1u << 16) : share - 1;
+	} while (!atomic_compare_exchange_weak(word, &share, rest));
+	return true;
+}
+
+static bool take_any(struct kc_threads *t, uint32_t thread, uint32_t *piece)
+{
+	for (uint32_t i = 0; i < t->n_threads; i++) {
+		if (take(t, thread, (thread + i) % t->n_threads, piece))
+			return true;
+	}
+	return false;
+}
+
+/* Takes and runs some tasks; false: none left now. */
+static bool run_some(struct kc_threads *t, uint32_t thread)
+{
+	const struct kc_phase *p;
+	uint32_t piece, task, end, n_tasks;
+
+	if (!take_any(t, thread, &piece))
+		return false;
+	/* The phase can't end before these tasks do, so its description stands. */
 	p = &t->phases[t->current];
 	n_tasks = p->n_tasks;
-	p->run(p, n_tasks - (uint32_t)work, thread);
-	if (atomic_fetch_add(&t->n_done, 1) + 1 == n_tasks) {
+	task = piece * t->tasks_per_piece;
+	end = n_tasks - task < t->tasks_per_piece ? n_tasks : task + t->tasks_per_piece;
+	for (uint32_t i = task; i < end; i++)
+		p->run(p, i, thread);
+	if (atomic_fetch_add(&t->n_done, end - task) + (end - task) == n_tasks) {
 		t->current++;
 		advance(t, thread);
 	}
 	return true;
-}
-
-static bool idle(struct kc_threads *t, uint32_t thread)
-{
-	if (atomic_load(&t->stop) || (!thread && atomic_load(&t->finished)))
-		return false;
-	return !(uint32_t)atomic_load(&t->work);
 }
 
 /* Sleeps while this thread does not take part. */
@@ -140,19 +180,16 @@ static void wait_for_roster(struct kc_threads *t, uint32_t thread)
 		futex_wait(&t->roster, roster);
 }
 
-/* Returns when there may be something to do. */
-static void wait_for_work(struct kc_threads *t, uint32_t thread)
+/* Returns when the epoch may have changed from what it was before this thread looked for work. */
+static void wait_for_work(struct kc_threads *t, uint32_t epoch)
 {
-	uint32_t epoch;
-
 	for (uint32_t i = 0; i < t->spin; i++) {
-		if (!idle(t, thread))
+		if (atomic_load(&t->epoch) != epoch)
 			return;
 		cpu_pause();
 	}
-	epoch = atomic_load(&t->epoch);
 	atomic_fetch_add(&t->n_sleeping, 1);
-	if (idle(t, thread))
+	if (atomic_load(&t->epoch) == epoch)
 		futex_wait(&t->epoch, epoch);
 	atomic_fetch_sub(&t->n_sleeping, 1);
 }
@@ -160,14 +197,18 @@ static void wait_for_work(struct kc_threads *t, uint32_t thread)
 static void *worker_main(void *arg)
 {
 	struct worker *w = arg;
+	struct kc_threads *t = w->threads;
 
-	while (!atomic_load(&w->threads->stop)) {
-		if (w->index >= kc_threads_active(w->threads))
-			wait_for_roster(w->threads, w->index);
-		else if (!run_one(w->threads, w->index))
-			wait_for_work(w->threads, w->index);
+	for (;;) {
+		uint32_t epoch = atomic_load(&t->epoch);
+
+		if (atomic_load(&t->stop))
+			return NULL;
+		if (w->index >= kc_threads_active(t))
+			wait_for_roster(t, w->index);
+		else if (!run_some(t, w->index))
+			wait_for_work(t, epoch);
 	}
-	return NULL;
 }
 
 static int start_workers(struct kc_threads *t)
@@ -204,7 +245,9 @@ int kc_threads_new(struct kc_threads **out, uint32_t n_threads)
 	atomic_init(&t->n_active, n_threads);
 	/* With one CPU the other side can't go on while we spin. */
 	t->spin = n_threads > 1 && kc_allowed_cpus() > 1 ? SPIN_PAUSES : 0;
-	t->workers = calloc(n_threads, sizeof(*t->workers));
+	t->workers = aligned_alloc(CACHE_LINE, n_threads * sizeof(*t->workers));
+	if (t->workers)
+		memset(t->workers, 0, n_threads * sizeof(*t->workers));
 	r = t->workers ? start_workers(t) : -ENOMEM;
 	if (r) {
 		kc_threads_free(t);
@@ -267,9 +310,13 @@ void kc_threads_wait(struct kc_threads *t)
 {
 	if (!t->running)
 		return;
-	while (!atomic_load(&t->finished)) {
-		if (!run_one(t, 0))
-			wait_for_work(t, 0);
+	for (;;) {
+		uint32_t epoch = atomic_load(&t->epoch);
+
+		if (atomic_load(&t->finished))
+			break;
+		if (!run_some(t, 0))
+			wait_for_work(t, epoch);
 	}
 	t->running = false;
 }

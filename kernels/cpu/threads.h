@@ -2,11 +2,13 @@
 /*
  * threads.h - runs a list of phases on a few threads, without barriers.
  *
- * A phase is a function and a number of tasks.  The threads take tasks one by
- * one from a single 64-bit word {sequence number of the phase, tasks left};
- * whoever finishes the last task of a phase publishes the next one.  So a
- * thread that was descheduled, or sleeps, holds up nothing but the task it
- * has; one that is late fails its compare-and-swap by the sequence number.
+ * A phase is a function and a number of tasks.  Each thread has a share of
+ * them, the same part of every phase, which it takes one by one from the front;
+ * then it takes from the ends of the others' shares.  So what a thread reads
+ * is in one piece, and known beforehand.  Whoever finishes the last task of a
+ * phase publishes the next one: a thread that was descheduled, or sleeps, holds
+ * up nothing but the task it has.  A share is one 64-bit word with the phase's
+ * sequence number: who is late fails its compare-and-swap by that.
  * A phase with one task is run by the thread that would publish it.
  *
  * Waiting threads pause a bounded number of times, then sleep on a futex.
