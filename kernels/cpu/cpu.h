@@ -25,6 +25,7 @@
 #define KC_MAX_QUERIES 64u	/* queries that share one pass over K and V */
 #define KC_TILE_ROWS 64u	/* most batch rows of one product task */
 #define KC_TILE_FLOATS 32768u	/* most outputs of one product task */
+#define KC_MAX_STREAMS 4u	/* parts of matrices that one product walks side by side */
 
 #define KC_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define KC_MAX(a, b) ((a) > (b) ? (a) : (b))
@@ -124,6 +125,12 @@ struct kc_partial {
 	float *mass;	/* NULL: not wanted; [n][KC_GRANULES] sums of exp(s - m), where l is not 0 */
 };
 
+/* Some groups of a matrix, one after the other, and where their outputs go. */
+struct kc_stream {
+	const uint8_t *w;
+	float *out;		/* [n_groups * 16] */
+};
+
 /*
  * Kernels of one CPU level.  n_* counts of floats are multiples of 16 unless
  * said otherwise, and pointers need no alignment but their type's.
@@ -150,6 +157,14 @@ struct kc_level {
 	void (*product)(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups,
 			const struct kc_rows *in, uint32_t row0, uint32_t n_rows, float *out,
 			size_t out_stride);
+
+	/*
+	 * The same for one row and quantised weights: n_groups of each of 1 .. KC_MAX_STREAMS streams, side by side,
+	 * since memory gives more to a core that reads in several places.  They are w's groups or of a matrix
+	 * that is like it.  NULL: product() is as fast.
+	 */
+	void (*product_streams)(const struct kb_tensor *w, const struct kc_stream *streams, uint32_t n_streams,
+				uint32_t n_groups, const struct kc_rows *in, uint32_t row);
 
 	/* One segment for all queries (row-major: row, head); at most KC_MAX_QUERIES.
 	 * scratch: kc_attend_scratch(head_dim) floats, 64-byte aligned. */

@@ -9,5 +9,6 @@ const struct kc_level kc_level_avx2 = {
 	.name = "avx2",
 	.supported = kc_has_avx2,
 	.product = simd_product,
+	.product_streams = simd_product_streams,
 	SIMD_LEVEL,
 };

@@ -24,6 +24,8 @@
 /* Batch rows held in registers. */
 #define MAX_BLOCK_ROWS 2
 #define MAX_FLOAT_ROWS 4
+/* Groups that are worth a stream of their own. */
+#define LEAST_STREAM 4u
 
 struct product_task {
 	const uint8_t *w;	/* the group */
@@ -33,6 +35,13 @@ struct product_task {
 	size_t out_stride;
 	bool stream;		/* the group comes from memory */
 };
+
+/* Asks for the bytes `ahead` of p. */
+INLINE void prefetch_ahead(const uint8_t *p, size_t bytes, size_t ahead)
+{
+	for (size_t i = 0; i < bytes; i += 64)
+		_mm_prefetch((const char *)p + ahead + i, _MM_HINT_T0);
+}
 
 /* Lets gcc 12 forget where a pointer comes from: it finds addresses that take more registers, and spills. */
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
@@ -200,38 +209,77 @@ SPECIALIZED void step_16(vf *sum, const struct step *t, const enum kb_type type,
 	}
 }
 
-/* Blocks of quantised weights. */
-SPECIALIZED void product_blocks(const struct product_task *t, const enum kb_type type, const int n_rows)
+/* A group of each of some streams: whose it is, and how far ahead of its weights (0: not at all) to ask for more. */
+struct streams {
+	const struct kc_stream *of;
+	uint32_t n;
+	size_t group;		/* its place in each, bytes */
+	size_t ahead;
+};
+
+/* Quantised weights: the streams' groups side by side, 32 columns of each in turn; sums [n][n_rows * VN]. */
+SPECIALIZED void product_blocks(vf (*sums)[MAX_BLOCK_ROWS * VN], const struct product_task *t,
+				const struct streams *streams, const enum kb_type type, const int n_rows)
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	const uint32_t n_blocks = t->in->cols / l->weights;
-	const uint8_t *block = t->w;
-	vf acc[MAX_BLOCK_ROWS * VN];
+	size_t at = streams->group;
 	struct step s = { .in = t->in, .b = (size_t)t->row * (t->in->cols / KC_BLOCK) };
 
-	UNROLL
-	for (int i = 0; i < n_rows * VN; i++)
-		acc[i] = vf_zero();
-	for (uint32_t b = 0; b < n_blocks; b++, block += kc_block_bytes(l)) {
-		s.block = block;
-		s.scales = block + kc_scales_offset(l);
-		s.quants = block + kc_quants_offset(l);
-		if (t->stream)
-			prefetch(block, kc_quants_offset(l));
+	for (uint32_t i = 0; i < streams->n; i++) {
+		UNROLL
+		for (int j = 0; j < n_rows * VN; j++)
+			sums[i][j] = vf_zero();
+	}
+	for (uint32_t b = 0; b < n_blocks; b++, at += kc_block_bytes(l)) {
+		for (uint32_t i = 0; streams->ahead && i < streams->n; i++)
+			prefetch_ahead(streams->of[i].w + at, kc_quants_offset(l), streams->ahead);
 		NO_UNROLL
 		for (s.unit = 0; s.unit < l->weights / KC_HALF; s.unit += 2, s.b++) {
-			if (t->stream)
-				prefetch(s.quants, kc_quants_bytes(l));
-			if (l->form == KC_FORM_8)
-				step_8(acc, &s, type, n_rows);
-			else
-				step_16(acc, &s, type, n_rows);
-			s.quants += kc_quants_bytes(l);
+			NO_UNROLL
+			for (uint32_t i = 0; i < streams->n; i++) {
+				s.block = streams->of[i].w + at;
+				s.scales = s.block + kc_scales_offset(l);
+				s.quants = s.block + kc_quants_offset(l) + s.unit / 2 * kc_quants_bytes(l);
+				if (streams->ahead)
+					prefetch_ahead(s.quants, kc_quants_bytes(l), streams->ahead);
+				if (l->form == KC_FORM_8)
+					step_8(sums[i], &s, type, n_rows);
+				else
+					step_16(sums[i], &s, type, n_rows);
+			}
 		}
 	}
+}
+
+/* One group, two batch rows. */
+SPECIALIZED void product_two_rows(const struct product_task *t, const enum kb_type type)
+{
+	const struct kc_stream stream = { .w = t->w };
+	const struct streams one = { &stream, 1, 0, PREFETCH };
+	vf sums[1][MAX_BLOCK_ROWS * VN];
+
+	product_blocks(sums, t, &one, type, 2);
 	UNROLL
-	for (int i = 0; i < n_rows * VN; i++)
-		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, acc[i]);
+	for (int i = 0; i < 2 * VN; i++)
+		vf_store(t->out + i / VN * t->out_stride + i % VN * VW, sums[0][i]);
+}
+
+/* One row: all groups of the streams. */
+SPECIALIZED void product_streams_blocks(const struct product_task *t, struct streams *streams, size_t group_bytes,
+					uint32_t n_groups, const enum kb_type type)
+{
+	vf sums[KC_MAX_STREAMS][MAX_BLOCK_ROWS * VN];
+
+	streams->ahead = PREFETCH / streams->n;
+	for (uint32_t g = 0; g < n_groups; g++, streams->group += group_bytes) {
+		product_blocks(sums, t, streams, type, 1);
+		for (uint32_t i = 0; i < streams->n; i++) {
+			UNROLL
+			for (int v = 0; v < VN; v++)
+				vf_store(streams->of[i].out + (size_t)g * KC_LANES + v * VW, sums[i][v]);
+		}
+	}
 }
 
 /* F32, F16 and BF16; size: bytes of an element. */
@@ -272,46 +320,89 @@ SPECIALIZED void product_float(const struct product_task *t, const enum kb_type 
 /* It builds on what is above. */
 #include "simd-panel.h"
 
-SPECIALIZED void product_rows(const struct product_task *t, const enum kb_type type, const int n_rows)
+/* Not inlined: all one-row products are this one, whose code is large. */
+static __attribute__((noinline)) void simd_product_streams(const struct kb_tensor *w, const struct kc_stream *of,
+							   uint32_t n_streams, uint32_t n_groups,
+							   const struct kc_rows *in, uint32_t row)
 {
-	if (kc_layouts[type].weights == 1)
-		product_float(t, type, n_rows);
-	else
-		product_blocks(t, type, n_rows);
+	const struct product_task t = { .in = in, .row = row };
+	struct streams streams = { .of = of, .n = n_streams };
+
+	switch (w->type) {
+#define CASE(type) case type: \
+		if (kc_layouts[type].weights > 1) \
+			product_streams_blocks(&t, &streams, w->group_bytes, n_groups, type); \
+		break;
+	EACH_TYPE(CASE)
+#undef CASE
+	}
 }
 
-/* All batch rows of one group. */
-SPECIALIZED void product_group(struct product_task *t, const enum kb_type type, uint32_t n_rows)
+/* All batch rows of one group of floats. */
+SPECIALIZED void product_group_floats(struct product_task *t, const enum kb_type type, uint32_t n_rows)
 {
-	const bool floats = kc_layouts[type].weights == 1;
-	uint32_t step;
+	for (t->stream = true; n_rows >= MAX_FLOAT_ROWS; n_rows -= MAX_FLOAT_ROWS, t->stream = false) {
+		product_float(t, type, MAX_FLOAT_ROWS);
+		t->row += MAX_FLOAT_ROWS;
+		t->out += MAX_FLOAT_ROWS * t->out_stride;
+	}
+	for (; n_rows; n_rows--, t->stream = false) {
+		product_float(t, type, 1);
+		t->row++;
+		t->out += t->out_stride;
+	}
+}
 
-	if (!floats && n_rows >= PANEL_ROWS) {
+/* All batch rows of one group of w. */
+SPECIALIZED void product_group(struct product_task *t, const struct kb_tensor *w, const enum kb_type type,
+			       uint32_t n_rows)
+{
+	if (kc_layouts[type].weights == 1) {
+		product_group_floats(t, type, n_rows);
+		return;
+	}
+	if (n_rows >= PANEL_ROWS) {
 		panel_product(t, type, n_rows);
 		return;
 	}
-	for (t->stream = true; n_rows; n_rows -= step, t->stream = false) {
-		if (floats && n_rows >= MAX_FLOAT_ROWS)
-			product_rows(t, type, step = MAX_FLOAT_ROWS);
-		else if (n_rows >= MAX_BLOCK_ROWS)
-			product_rows(t, type, step = MAX_BLOCK_ROWS);
-		else
-			product_rows(t, type, step = 1);
-		t->row += step;
-		t->out += step * t->out_stride;
+	if (n_rows >= 2) {
+		product_two_rows(t, type);
+		n_rows -= 2;
+		t->row += 2;
+		t->out += 2 * t->out_stride;
 	}
+	if (n_rows)
+		simd_product_streams(w, &(struct kc_stream){ t->w, t->out }, 1, 1, t->in, t->row);
+}
+
+/* One row, in as many streams as there can be; how many groups are done. */
+static uint32_t product_one_row(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups,
+				const struct kc_rows *in, uint32_t row, float *out)
+{
+	struct kc_stream streams[KC_MAX_STREAMS];
+	uint32_t each = n_groups / KC_MAX_STREAMS;
+
+	if (each < LEAST_STREAM || !kc_type_quantized(w->type))
+		return 0;
+	for (uint32_t i = 0; i < KC_MAX_STREAMS; i++)
+		streams[i] = (struct kc_stream){ w->data + w->group_bytes * (group0 + i * each),
+						 out + (size_t)i * each * KC_LANES };
+	simd_product_streams(w, streams, KC_MAX_STREAMS, each, in, row);
+	return each * KC_MAX_STREAMS;
 }
 
 static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_groups,
 			 const struct kc_rows *in, uint32_t row0, uint32_t n_rows, float *out,
 			 size_t out_stride)
 {
-	for (uint32_t g = 0; g < n_groups; g++) {
+	uint32_t done = n_rows == 1 ? product_one_row(w, group0, n_groups, in, row0, out) : 0;
+
+	for (uint32_t g = done; g < n_groups; g++) {
 		struct product_task t = { .w = w->data + w->group_bytes * (group0 + g), .in = in, .row = row0,
 					  .out = out + (size_t)g * KC_LANES, .out_stride = out_stride };
 
 		switch (w->type) {
-#define CASE(type) case type: product_group(&t, type, n_rows); break;
+#define CASE(type) case type: product_group(&t, w, type, n_rows); break;
 		EACH_TYPE(CASE)
 #undef CASE
 		}

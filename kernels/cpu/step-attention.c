@@ -96,20 +96,32 @@ static void finish_head(const struct kc_phase *p, const struct head *h, uint32_t
 static void run_qkv(const struct kc_phase *p, uint32_t task, uint32_t thread)
 {
 	const struct kb_workspace *ws = p->ws;
-	struct kc_part part = kc_phase_part(p, task);
-	uint32_t head_dim = ws->desc.head_dim, groups = head_dim / KC_LANES;
+	struct kc_part parts[KC_MAX_STREAMS];
+	struct head heads[KC_MAX_STREAMS];
+	struct kc_piece pieces[KC_MAX_STREAMS];
+	uint32_t n = kc_phase_parts(p, task, parts), head_dim = ws->desc.head_dim, groups = head_dim / KC_LANES;
 
-	for (uint32_t u = part.unit0; u < part.unit0 + part.n_units; u++) {
-		struct head h = head_of(p, u);
-		size_t stride = h.kind == HEAD_Q ? ws->attended.cols : head_dim;
-		float *y = kc_scratch(ws, thread);
+	for (uint32_t u = 0; u < parts->n_units; u++) {
+		uint32_t k = 0;
 
-		if (h.kind == HEAD_Q)
-			y = ws->q + part.row0 * stride + (size_t)h.index * head_dim;
-		ws->be->level->product(h.w, h.index * groups, groups, &ws->normed, part.row0, part.n_rows, y,
-				       stride);
-		for (uint32_t i = 0; i < part.n_rows; i++)
-			finish_head(p, &h, part.row0 + i, y + i * stride);
+		for (; k < n && u < parts[k].n_units; k++) {
+			struct head h = head_of(p, parts[k].unit0 + u);
+			size_t stride = h.kind == HEAD_Q ? ws->attended.cols : head_dim;
+			float *y = kc_scratch(ws, thread) + (size_t)k * head_dim;
+
+			if (h.kind == HEAD_Q)
+				y = ws->q + parts->row0 * stride + (size_t)h.index * head_dim;
+			heads[k] = h;
+			pieces[k] = (struct kc_piece){ h.w, h.index * groups, groups, y, stride };
+		}
+		kc_products(ws->be->level, pieces, k, &ws->normed, parts->row0, parts->n_rows);
+		for (uint32_t i = 0; i < k * parts->n_rows; i++) {
+			const struct kc_piece *piece = &pieces[i / parts->n_rows];
+			uint32_t row = i % parts->n_rows;
+
+			finish_head(p, &heads[i / parts->n_rows], parts->row0 + row,
+				    piece->out + row * piece->out_stride);
+		}
 	}
 }
 

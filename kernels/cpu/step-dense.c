@@ -94,19 +94,15 @@ int kc_add_post_norm(struct kb_workspace *ws, const struct kb_tensor *norm, floa
 	return 0;
 }
 
-void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const struct kb_tensor *w,
-		const struct kb_tensor *bias, bool post_norm, const struct kc_rows *in)
+/* Outputs of a part of a projection, [n_rows][stride], go to x or to branch. */
+static void add_projected(const struct kb_workspace *ws, const struct kc_part *part, const struct kb_tensor *w,
+			  const struct kb_tensor *bias, bool post_norm, float *y, size_t stride)
 {
-	const struct kb_workspace *ws = p->ws;
-	struct kc_part part = kc_phase_part(p, task);
-	uint32_t col = part.unit0 * KC_LANES, n_cols = KC_MIN(part.n_units * KC_LANES, w->rows - col);
-	size_t stride = (size_t)part.n_units * KC_LANES, n_embd = ws->desc.n_embd;
-	float *tile = kc_scratch(ws, thread);
+	uint32_t col = part->unit0 * KC_LANES, n_cols = KC_MIN(part->n_units * KC_LANES, w->rows - col);
+	size_t n_embd = ws->desc.n_embd;
 
-	ws->be->level->product(w, part.unit0, part.n_units, in, part.row0, part.n_rows, tile, stride);
-	for (uint32_t i = 0; i < part.n_rows; i++) {
-		float *y = tile + i * stride;
-		float *x = (post_norm ? ws->branch : ws->x) + (part.row0 + i) * n_embd + col;
+	for (uint32_t i = 0; i < part->n_rows; i++, y += stride) {
+		float *x = (post_norm ? ws->branch : ws->x) + (part->row0 + i) * n_embd + col;
 
 		if (bias) {
 			const float *b = kc_vector(bias) + col;
@@ -123,31 +119,75 @@ void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const 
 	}
 }
 
+/* The products of a task's parts whose units are groups, one part's [n_rows][stride] after the other. */
+static uint32_t product_parts(const struct kc_phase *p, uint32_t task, const struct kb_tensor *w,
+			      const struct kc_rows *in, float *tile, struct kc_part parts[KC_MAX_STREAMS],
+			      struct kc_piece pieces[KC_MAX_STREAMS])
+{
+	uint32_t n = kc_phase_parts(p, task, parts);
+
+	for (uint32_t i = 0; i < n; i++) {
+		size_t stride = (size_t)parts[i].n_units * KC_LANES;
+
+		pieces[i] = (struct kc_piece){ w, parts[i].unit0, parts[i].n_units, tile, stride };
+		tile += stride * parts[i].n_rows;
+	}
+	kc_products(p->ws->be->level, pieces, n, in, parts->row0, parts->n_rows);
+	return n;
+}
+
+void kc_project(const struct kc_phase *p, uint32_t task, uint32_t thread, const struct kb_tensor *w,
+		const struct kb_tensor *bias, bool post_norm, const struct kc_rows *in)
+{
+	struct kc_part parts[KC_MAX_STREAMS];
+	struct kc_piece pieces[KC_MAX_STREAMS];
+	uint32_t n = product_parts(p, task, w, in, kc_scratch(p->ws, thread), parts, pieces);
+
+	for (uint32_t i = 0; i < n; i++)
+		add_projected(p->ws, &parts[i], w, bias, post_norm, pieces[i].out, pieces[i].out_stride);
+}
+
+/* Activation of a part's outputs, which are [n_rows][width], and what the product with `down` takes of them. */
+static void finish_gated(const struct kc_phase *p, const struct kc_part *part, float *gate, const float *up)
+{
+	const struct kb_workspace *ws = p->ws;
+	const struct kc_rows *hidden = &ws->hidden;
+	uint32_t width = part->n_units * KC_BLOCK;
+
+	for (uint32_t i = 0; i < part->n_rows; i++, gate += width, up += width) {
+		size_t block = (size_t)(part->row0 + i) * (hidden->cols / KC_BLOCK) + part->unit0;
+
+		ws->be->level->gated(gate, up, width, p->op.ffn.activation);
+		if (p->forms)
+			kc_quantize(ws->be->level, p->forms, hidden, block, gate, width);
+		else
+			memcpy(hidden->f + block * KC_BLOCK, gate, width * sizeof(*gate));
+	}
+}
+
 /* A unit is one quantised block of the hidden row: two groups of gate and of up. */
 static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
 {
-	const struct kb_workspace *ws = p->ws;
-	const struct kc_level *level = ws->be->level;
 	const struct kb_ffn *op = &p->op.ffn;
-	const struct kc_rows *hidden = &ws->hidden;
-	struct kc_part part = kc_phase_part(p, task);
-	uint32_t width = part.n_units * KC_BLOCK, groups = KC_BLOCK / KC_LANES;
-	float *gate = kc_scratch(ws, thread), *up = gate + (size_t)part.n_rows * width;
+	const uint32_t groups = KC_BLOCK / KC_LANES;
+	struct kc_part parts[KC_MAX_STREAMS];
+	struct kc_piece pieces[2 * KC_MAX_STREAMS];
+	uint32_t n = kc_phase_parts(p, task, parts);
+	float *tile = kc_scratch(p->ws, thread);
 
-	level->product(op->gate, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0,
-		       part.n_rows, gate, width);
-	level->product(op->up, part.unit0 * groups, part.n_units * groups, &ws->normed, part.row0,
-		       part.n_rows, up, width);
-	for (uint32_t i = 0; i < part.n_rows; i++) {
-		size_t block = (size_t)(part.row0 + i) * (hidden->cols / KC_BLOCK) + part.unit0;
-		float *y = gate + (size_t)i * width;
+	for (uint32_t i = 0; i < 2 * n; i++) {
+		const struct kc_part *part = &parts[i / 2];
+		uint32_t width = part->n_units * KC_BLOCK;
 
-		level->gated(y, up + (size_t)i * width, width, op->activation);
-		if (p->forms)
-			kc_quantize(level, p->forms, hidden, block, y, width);
-		else
-			memcpy(hidden->f + block * KC_BLOCK, y, width * sizeof(*y));
+		pieces[i] = (struct kc_piece){ i % 2 ? op->up : op->gate, part->unit0 * groups, part->n_units * groups,
+					       tile, width };
+		tile += (size_t)part->n_rows * width;
 	}
+	for (uint32_t i = 0; i < 2 * n; i += KC_MAX_STREAMS)
+		kc_products(p->ws->be->level, pieces + i, KC_MIN(2 * n - i, KC_MAX_STREAMS), &p->ws->normed,
+			    parts->row0, parts->n_rows);
+	for (uint32_t i = 0; i < n; i++)
+		finish_gated(p, &parts[i], pieces[2 * i].out, pieces[2 * i + 1].out);
 }
 
 static void run_down(const struct kc_phase *p, uint32_t task, uint32_t thread)
@@ -191,19 +231,22 @@ static void run_logits(const struct kc_phase *p, uint32_t task, uint32_t thread)
 {
 	const struct kb_workspace *ws = p->ws;
 	const struct kb_logits *op = &p->op.logits;
-	struct kc_part part = kc_phase_part(p, task);
-	uint32_t col = part.unit0 * KC_LANES, n_cols = KC_MIN(part.n_units * KC_LANES, op->head->rows - col);
-	size_t stride = (size_t)part.n_units * KC_LANES, n_vocab = ws->desc.n_vocab;
-	float *tile = kc_scratch(ws, thread);
+	struct kc_part parts[KC_MAX_STREAMS];
+	struct kc_piece pieces[KC_MAX_STREAMS];
+	uint32_t n = product_parts(p, task, op->head, &ws->normed, kc_scratch(ws, thread), parts, pieces);
+	size_t n_vocab = ws->desc.n_vocab;
 
-	ws->be->level->product(op->head, part.unit0, part.n_units, &ws->normed, part.row0, part.n_rows, tile,
-			       stride);
-	for (uint32_t i = 0; i < part.n_rows; i++) {
-		float *y = tile + i * stride;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t col = parts[i].unit0 * KC_LANES;
+		uint32_t n_cols = KC_MIN(parts[i].n_units * KC_LANES, op->head->rows - col);
+		size_t stride = pieces[i].out_stride;
+		float *y = pieces[i].out;
 
-		if (op->softcap > 0)
-			ws->be->level->softcap(y, (uint32_t)stride, op->softcap);
-		memcpy(ws->logits + (part.row0 + i) * n_vocab + col, y, n_cols * sizeof(*y));
+		for (uint32_t k = 0; k < parts[i].n_rows; k++, y += stride) {
+			if (op->softcap > 0)
+				ws->be->level->softcap(y, (uint32_t)stride, op->softcap);
+			memcpy(ws->logits + (parts[i].row0 + k) * n_vocab + col, y, n_cols * sizeof(*y));
+		}
 	}
 }
 

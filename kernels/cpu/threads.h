@@ -37,6 +37,7 @@ struct kc_phase {
 	uint32_t layer;
 	/* How it is cut: rows of the batch x units of output. */
 	uint32_t n_rows, rows_per_task, n_units, units_per_task;
+	uint32_t n_parts, units_per_part;	/* n_parts > 1: each task has units_per_task of every part */
 	unsigned forms;		/* quantised forms (cpu.h) of what it puts out */
 	union {
 		struct {

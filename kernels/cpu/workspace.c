@@ -355,19 +355,78 @@ struct kc_phase *kc_phase_add(struct kb_workspace *ws, kc_phase_fn run)
 	return p;
 }
 
+/* One row: parts of the same length, but the last. */
+static void cut_parts(struct kc_phase *p, uint32_t n_units, uint32_t unit_floats, uint32_t n_tasks)
+{
+	p->n_parts = n_units >= KC_MAX_STREAMS * n_tasks ? KC_MAX_STREAMS : KC_MIN(n_units, 2);
+	p->units_per_part = (n_units + p->n_parts - 1) / p->n_parts;
+	p->units_per_task = KC_MIN((p->units_per_part + n_tasks - 1) / n_tasks, KC_TILE_FLOATS / (p->n_parts * unit_floats));
+	p->n_tasks = (p->units_per_part + p->units_per_task - 1) / p->units_per_task;
+}
+
 void kc_phase_cut(struct kc_phase *p, uint32_t n_rows, uint32_t n_units, uint32_t unit_floats)
 {
-	uint32_t n_threads = kc_threads_active(p->ws->be->threads);
+	uint32_t n_tasks = TASKS_PER_THREAD * kc_threads_active(p->ws->be->threads);
 	uint32_t row_parts, unit_parts, most;
 
 	p->n_rows = n_rows;
 	p->n_units = n_units;
 	p->rows_per_task = KC_MIN(n_rows, KC_TILE_ROWS);
+	if (n_rows == 1 && p->ws->be->level->product_streams) {
+		cut_parts(p, n_units, unit_floats, n_tasks);
+		return;
+	}
 	row_parts = (n_rows + p->rows_per_task - 1) / p->rows_per_task;
-	unit_parts = KC_MAX(TASKS_PER_THREAD * n_threads / row_parts, 1);
+	unit_parts = KC_MAX(n_tasks / row_parts, 1);
 	most = KC_TILE_FLOATS / (p->rows_per_task * unit_floats);
 	p->units_per_task = KC_MIN((n_units + unit_parts - 1) / unit_parts, most);
 	p->n_tasks = row_parts * ((n_units + p->units_per_task - 1) / p->units_per_task);
+}
+
+uint32_t kc_phase_parts(const struct kc_phase *p, uint32_t task, struct kc_part parts[KC_MAX_STREAMS])
+{
+	uint32_t from = task * p->units_per_task, end = KC_MIN(from + p->units_per_task, p->units_per_part), n = 0;
+
+	if (p->n_parts <= 1) {
+		parts[0] = kc_phase_part(p, task);
+		return 1;
+	}
+	for (uint32_t unit = from; n < p->n_parts && unit < p->n_units; unit += p->units_per_part, n++)
+		parts[n] = (struct kc_part){ 0, 1, unit, KC_MIN(end - from, p->n_units - unit) };
+	return n;
+}
+
+/* Those of one row that can be walked side by side; how many groups of each that was. */
+static uint32_t product_side_by_side(const struct kc_level *level, const struct kc_piece *pieces, uint32_t n,
+				     const struct kc_rows *in, uint32_t row)
+{
+	struct kc_stream streams[KC_MAX_STREAMS];
+
+	if (!level->product_streams || !kc_type_quantized(pieces->w->type))
+		return 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct kb_tensor *w = pieces[i].w;
+
+		if (w->type != pieces->w->type)
+			return 0;
+		streams[i] = (struct kc_stream){ w->data + w->group_bytes * pieces[i].group0, pieces[i].out };
+	}
+	level->product_streams(pieces->w, streams, n, pieces[n - 1].n_groups, in, row);
+	return pieces[n - 1].n_groups;
+}
+
+void kc_products(const struct kc_level *level, const struct kc_piece *pieces, uint32_t n, const struct kc_rows *in,
+		 uint32_t row0, uint32_t n_rows)
+{
+	uint32_t done = n_rows == 1 && n > 1 ? product_side_by_side(level, pieces, n, in, row0) : 0;
+
+	for (uint32_t i = 0; i < n; i++) {
+		const struct kc_piece *p = &pieces[i];
+
+		if (p->n_groups > done)
+			level->product(p->w, p->group0 + done, p->n_groups - done, in, row0, n_rows,
+				       p->out + (size_t)done * KC_LANES, p->out_stride);
+	}
 }
 
 int kc_step_submit(struct kb_workspace *ws)

@@ -92,8 +92,11 @@ static inline float *kc_scratch(const struct kb_workspace *ws, uint32_t thread)
 /* Appends a phase; NULL: out of memory.  Valid until the next call. */
 struct kc_phase *kc_phase_add(struct kb_workspace *ws, kc_phase_fn run);
 
-/* Cuts n_rows x n_units into tasks whose outputs (unit_floats per unit and row)
- * fit a tile; unit_floats <= KC_TILE_FLOATS / KC_TILE_ROWS. */
+/*
+ * Cuts n_rows x n_units into tasks whose outputs (unit_floats per unit and row) fit a tile;
+ * unit_floats <= KC_TILE_FLOATS / KC_TILE_ROWS.  With one row the units are cut into parts first, of
+ * which each task has a piece, so that what a thread reads is some long streams.
+ */
 void kc_phase_cut(struct kc_phase *p, uint32_t n_rows, uint32_t n_units, uint32_t unit_floats);
 
 /* Cuts rows that are treated alone. */
@@ -105,7 +108,7 @@ static inline void kc_phase_cut_rows(struct kc_phase *p, uint32_t n_rows)
 	p->n_tasks = (n_rows + p->rows_per_task - 1) / p->rows_per_task;
 }
 
-/* The part of a cut phase that is one task. */
+/* What one task of a cut phase has: rows x units; with one row, of up to KC_MAX_STREAMS parts of the units. */
 struct kc_part {
 	uint32_t row0, n_rows, unit0, n_units;
 };
@@ -122,6 +125,21 @@ static inline struct kc_part kc_phase_part(const struct kc_phase *p, uint32_t ta
 	part.n_units = KC_MIN(p->units_per_task, p->n_units - part.unit0);
 	return part;
 }
+
+/* How many; none is empty, and no later one is longer than the first. */
+uint32_t kc_phase_parts(const struct kc_phase *p, uint32_t task, struct kc_part parts[KC_MAX_STREAMS]);
+
+/* Some groups of a matrix, and where their outputs go. */
+struct kc_piece {
+	const struct kb_tensor *w;
+	uint32_t group0, n_groups;
+	float *out;
+	size_t out_stride;
+};
+
+/* The pieces' products with n_rows rows of in; n <= KC_MAX_STREAMS, no later piece is longer than the first. */
+void kc_products(const struct kc_level *level, const struct kc_piece *pieces, uint32_t n, const struct kc_rows *in,
+		 uint32_t row0, uint32_t n_rows);
 
 /* Appends "normed[i] = rmsnorm(x[rows[i]])", in the quantised forms asked for too. */
 int kc_add_norm(struct kb_workspace *ws, const struct kb_tensor *norm, float eps, const uint32_t *rows,

@@ -282,11 +282,41 @@ static inline void check_many_rows(const struct kc_level *level, struct kb_backe
 	check_counts(level, be, rng, type, block > 32 ? 5 * block : 35 * block, wide, 1);
 }
 
+/* Some groups of one matrix side by side, in no order, with guards around the outputs. */
+static inline void check_streams(const struct kc_level *level, struct kb_backend *be, uint64_t *rng,
+				 enum kb_type type, uint32_t cols)
+{
+	enum { GROUPS = 19, EACH = 3, SPACE = EACH * 16 + 1 };
+	static const uint32_t first[KC_MAX_STREAMS] = { 7, 16, 0, 11 };
+	struct kb_tensor *w = random_matrix(be, rng, type, 16 * GROUPS, cols, 1);
+	float *x = wild_floats(rng, (size_t)2 * cols, false), want[16 * GROUPS], got[KC_MAX_STREAMS][SPACE];
+	struct kc_rows in;
+
+	rows_init(&in, x, 2, cols);
+	kc_level_c.product(w, 0, GROUPS, &in, 1, 1, want, 0);
+	for (uint32_t n = 1; n <= KC_MAX_STREAMS; n++) {
+		struct kc_stream streams[KC_MAX_STREAMS];
+
+		for (uint32_t i = 0; i < n; i++) {
+			streams[i] = (struct kc_stream){ w->data + w->group_bytes * first[i], got[i] };
+			got[i][SPACE - 1] = -12345;
+		}
+		level->product_streams(w, streams, n, EACH, &in, 1);
+		for (uint32_t i = 0; i < n; i++) {
+			assert_same_floats(want + (size_t)16 * first[i], got[i], SPACE - 1, test_type(type)->name);
+			assert_true(got[i][SPACE - 1] == -12345);
+		}
+	}
+	rows_deinit(&in);
+	free(x);
+	be->ops->tensor_free(be, w);
+}
+
 static inline void check_products(const struct kc_level *level)
 {
 	/* Columns are counted in blocks of 32, or of 256 where the type has such. */
 	static const uint32_t shapes[][3] = {
-		{ 1, 1, 19 }, { 16, 2, 9 }, { 17, 3, 19 }, { 31, 1, 9 }, { 64, 18, 9 }, { 49, 5, 9 }, { 33, 69, 17 },
+		{ 1, 1, 19 }, { 16, 2, 9 }, { 17, 3, 19 }, { 31, 1, 9 }, { 64, 18, 9 }, { 49, 5, 9 }, { 33, 69, 17 }, { 297, 1, 2 },
 	};
 	struct kb_backend *be = open_level("c", 1);
 	uint64_t rng = 6;
@@ -302,6 +332,8 @@ static inline void check_products(const struct kc_level *level)
 			check_shape(level, be, &rng, test_types[t].type, s[0], s[1] * block, s[2]);
 		}
 		check_many_rows(level, be, &rng, test_types[t].type, block);
+		if (level->product_streams && kc_type_quantized(test_types[t].type))
+			check_streams(level, be, &rng, test_types[t].type, 3 * block);
 	}
 	be->ops->close(be);
 }
