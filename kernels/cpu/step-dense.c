@@ -170,7 +170,7 @@ static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
 {
 	const struct kb_ffn *op = &p->op.ffn;
 	const uint32_t groups = KC_BLOCK / KC_LANES;
-	struct kc_part parts[KC_MAX_STREAMS];
+	struct kc_part parts[KC_MAX_STREAMS] = { 0 };
 	struct kc_piece pieces[2 * KC_MAX_STREAMS];
 	uint32_t n = kc_phase_parts(p, task, parts);
 	float *tile = kc_scratch(p->ws, thread);

@@ -355,10 +355,12 @@ struct kc_phase *kc_phase_add(struct kb_workspace *ws, kc_phase_fn run)
 	return p;
 }
 
-/* One row: parts of the same length, but the last. */
+/* One row: parts of the same length, but the last.  Where a unit is several groups two parts are enough streams. */
 static void cut_parts(struct kc_phase *p, uint32_t n_units, uint32_t unit_floats, uint32_t n_tasks)
 {
-	p->n_parts = n_units >= KC_MAX_STREAMS * n_tasks ? KC_MAX_STREAMS : KC_MIN(n_units, 2);
+	uint32_t most = unit_floats == KC_LANES && n_units >= KC_MAX_STREAMS * n_tasks ? KC_MAX_STREAMS : 2;
+
+	p->n_parts = KC_MIN(n_units, most);
 	p->units_per_part = (n_units + p->n_parts - 1) / p->n_parts;
 	p->units_per_task = KC_MIN((p->units_per_part + n_tasks - 1) / n_tasks, KC_TILE_FLOATS / (p->n_parts * unit_floats));
 	p->n_tasks = (p->units_per_part + p->units_per_task - 1) / p->units_per_task;

@@ -316,7 +316,8 @@ static inline void check_products(const struct kc_level *level)
 {
 	/* Columns are counted in blocks of 32, or of 256 where the type has such. */
 	static const uint32_t shapes[][3] = {
-		{ 1, 1, 19 }, { 16, 2, 9 }, { 17, 3, 19 }, { 31, 1, 9 }, { 64, 18, 9 }, { 49, 5, 9 }, { 33, 69, 17 }, { 297, 1, 2 },
+		{ 1, 1, 19 }, { 16, 2, 9 }, { 17, 3, 19 }, { 31, 1, 9 }, { 64, 18, 9 }, { 49, 5, 9 }, { 33, 69, 17 },
+		{ 297, 1, 2 },
 	};
 	struct kb_backend *be = open_level("c", 1);
 	uint64_t rng = 6;
