@@ -175,13 +175,14 @@ static void run_gated(const struct kc_phase *p, uint32_t task, uint32_t thread)
 	uint32_t n = kc_phase_parts(p, task, parts);
 	float *tile = kc_scratch(p->ws, thread);
 
-	for (uint32_t i = 0; i < 2 * n; i++) {
-		const struct kc_part *part = &parts[i / 2];
-		uint32_t width = part->n_units * KC_BLOCK;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t group0 = parts[i].unit0 * groups, n_groups = parts[i].n_units * groups;
+		uint32_t width = parts[i].n_units * KC_BLOCK;
+		size_t size = (size_t)parts[i].n_rows * width;
 
-		pieces[i] = (struct kc_piece){ i % 2 ? op->up : op->gate, part->unit0 * groups, part->n_units * groups,
-					       tile, width };
-		tile += (size_t)part->n_rows * width;
+		pieces[2 * i] = (struct kc_piece){ op->gate, group0, n_groups, tile, width };
+		pieces[2 * i + 1] = (struct kc_piece){ op->up, group0, n_groups, tile + size, width };
+		tile += 2 * size;
 	}
 	for (uint32_t i = 0; i < 2 * n; i += KC_MAX_STREAMS)
 		kc_products(p->ws->be->level, pieces + i, KC_MIN(2 * n - i, KC_MAX_STREAMS), &p->ws->normed,

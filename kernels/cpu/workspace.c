@@ -362,7 +362,8 @@ static void cut_parts(struct kc_phase *p, uint32_t n_units, uint32_t unit_floats
 
 	p->n_parts = KC_MIN(n_units, most);
 	p->units_per_part = (n_units + p->n_parts - 1) / p->n_parts;
-	p->units_per_task = KC_MIN((p->units_per_part + n_tasks - 1) / n_tasks, KC_TILE_FLOATS / (p->n_parts * unit_floats));
+	p->units_per_task = KC_MIN((p->units_per_part + n_tasks - 1) / n_tasks,
+				   KC_TILE_FLOATS / (p->n_parts * unit_floats));
 	p->n_tasks = (p->units_per_part + p->units_per_task - 1) / p->units_per_task;
 }
 
