@@ -7,8 +7,10 @@
  * Limit, matrix x vector: bytes of weights over memory bandwidth.  A block of
  * 32 x 16 Q4_1 weights is 320 bytes; AVX2 needs about 90 instructions for it,
  * some 30 cycles, which is 28 to 32 GB/s at 3 GHz, against 60 to 90 cycles for
- * its bytes at 11 to 16 GB/s per core.  Measured (Zen 3, out of caches / memory):
- * 24 to 28 / 11 GB/s; Q8_0 32; Q5_0 20; Q6_K 15; F16 22; F32 44 GB/s.
+ * its bytes at 11 to 16 GB/s per core.  Measured out of caches (Zen 3): 24 to 28
+ * GB/s; Q8_0 32; Q5_0 20; Q6_K 15; F16 22; F32 44.  Out of memory, one thread, as
+ * one stream / as four: Q4_1 12.7 / 16.0, Q8_0 13.2 / 15.7, Q4_K 11.0 / 13.2,
+ * Q6_K 12.0 / 12.8.
  *
  * Limit, matrix x matrix: the multiply rate, see simd-panel.h, which has blocks
  * times four rows and more.

@@ -3,13 +3,13 @@
 likeliest token is another one.
 
 The text is that of the daemon's test of perplexity, in windows of 512 tokens of which the second half counts; one
-window unless KVD_TEST_LONG is set, which all figures are for.  With one, the bounds of what a type may cost are wider, since
-some hundred positions say less.
+window unless KVD_TEST_LONG is set.  With one, the bounds of what a type may cost are wider, since some hundred positions
+say less.
 
 The likeliest token is a blunt measure where products have 8-bit activations: rounding turns the least change into one
-of the size of that quantisation. SmolLM2 Q4_1 with F16 keys and another order of a score's sums has the same one at
-97.1 % of 1,536 positions, so no type can be counted on to come closer; Q8 was at 97.8 %. With the same weights in
-F16, whose products are of floats, Q8 was at 99.6 % of 512 and Q4 at 94.8 % of 1,024 (kernels/NUMERICS.md).
+of the size of that quantisation. SmolLM2 Q4_1 with F16 keys and another order of a score's sums had the same one at
+97.1 % of 1,536 positions.  In the long form (2,304 positions) Q8 has it at 97.6 % and Q4 at 94.2 %, Gemma at 97.7 and
+96.1 %.  kernels/NUMERICS.md has what weights in F16 give, whose products are of floats.
 """
 import math
 import pathlib
