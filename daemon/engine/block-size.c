@@ -39,7 +39,7 @@ static int compare_u32(const void *a, const void *b)
 
 uint32_t block_size_percent(const struct block_size_times *t, uint32_t i)
 {
-	uint32_t percents[BLOCK_SIZE_ROUNDS];
+	uint32_t percents[BLOCK_SIZE_ROUNDS] = { 0 };
 
 	for (uint32_t r = 0; r < t->n_rounds; r++) {
 		double percent = 100.0 * (double)t->ns[r][i] / (double)t->ns[r][DEFAULT];
@@ -56,7 +56,7 @@ static bool is_faster(const struct block_size_times *t, uint32_t i)
 
 	for (uint32_t r = 0; r < t->n_rounds; r++)
 		n += (double)t->ns[r][i] * 100 < (double)t->ns[r][DEFAULT] * (100 - BLOCK_SIZE_GAIN);
-	return n * 4 >= t->n_rounds * 3;
+	return t->n_rounds && n * 4 >= t->n_rounds * 3;
 }
 
 uint32_t block_size_pick(const struct block_size_times *t)

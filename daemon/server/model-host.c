@@ -363,10 +363,26 @@ static void log_faults(const struct kb_backend *be)
 	}
 }
 
+static int open_backend(struct model_host *h, struct diag *diag)
+{
+	const char *level = h->config->cpu_level;
+	const struct kb_cpu_options options = { .n_threads = h->config->n_threads, .level = level };
+	int r = kb_cpu_open(&options, &h->backend);
+
+	if (r == -ENOTSUP)
+		return diag_set(diag, r, "cpu-level: this machine lacks %s", level);
+	if (r == -EIO && level)
+		return diag_set(diag, r, "cpu-level: %s computes wrongly on this machine: %s", level,
+				kb_cpu_fault(level));
+	if (r)
+		return diag_set(diag, r, "cannot open the CPU backend: %s", strerror(-r));
+	log_faults(h->backend);
+	return 0;
+}
+
 int model_host_new(struct model_host **out, const struct server_config *config, struct accounts *accounts,
 		   struct fdstore *fdstore, struct diag *diag)
 {
-	struct kb_cpu_options options = { .n_threads = config->n_threads, .level = config->cpu_level };
 	struct model_host *h = calloc(1, sizeof(*h));
 	int r;
 
@@ -380,19 +396,12 @@ int model_host_new(struct model_host **out, const struct server_config *config, 
 		free(h);
 		return r;
 	}
-	r = kb_cpu_open(&options, &h->backend);
+	r = open_backend(h, diag);
 	if (r) {
 		disk_store_close(h->store);
 		free(h);
+		return r;
 	}
-	if (r == -ENOTSUP)
-		return diag_set(diag, r, "cpu-level: this machine lacks %s", config->cpu_level);
-	if (r == -EIO && config->cpu_level)
-		return diag_set(diag, r, "cpu-level: %s computes wrongly on this machine: %s", config->cpu_level,
-				kb_cpu_fault(config->cpu_level));
-	if (r)
-		return diag_set(diag, r, "cannot open the CPU backend: %s", strerror(-r));
-	log_faults(h->backend);
 	*out = h;
 	return 0;
 }
