@@ -96,7 +96,8 @@ def test_eight_at_once(judged, block):
     assert computed(d) - before <= N_PREFIX + N_CLIENTS * own
     # One copy of the prefix, and of each what is its own: its end, 200 tokens, a block not yet full.
     each = (own + 200) // block + 2
-    assert 0 < most[0] <= N_PREFIX // block + N_CLIENTS * each, most
+    # The page is written now and then: what ends between two of them is not seen.
+    assert most[0] <= N_PREFIX // block + N_CLIENTS * each and (most[0] or SANITIZED), most
     for c in clients:
         c.close()
     d.idle()
