@@ -162,8 +162,16 @@ class Root:
         return head == want.ljust(HEADER, b"\0") and \
             struct.unpack_from("<Q", data, 80)[0] == xxh3(data[HEADER:], xxh3(head))
 
-    def check(self):
-        """What holds after any end of the process: every row's parent and slot are there, and no slot is of two."""
+    def was_cut(self, f, entry):
+        """Whether nothing is left of the entry's slot: zeros, or the file ends before."""
+        f.seek(entry["slot"] * self.stride)
+        return not f.read(self.stride).strip(b"\0")
+
+    def check(self, cut=False):
+        """
+        What holds after any end of the process: every row's parent and slot are there, and no slot is of two.  cut: the
+        medium was full, so that the last slots may have been cut off.  Ids of the entries that can be read.
+        """
         taken = [e["slot"] for e in self.entries.values() if e["slot"] != NO_SLOT]
         assert len(set(taken + self.free)) == len(taken + self.free), "a slot is of two"
         assert set(taken + self.free) <= set(range(self.n_slots))
@@ -171,10 +179,12 @@ class Root:
         assert self.owners == collections.Counter(e["uid"] for e in self.entries.values())
         if not self.entries:
             return set()
+        good = set(self.entries)
         with open(self.dir / "slots", "rb") as f:
             for e in self.entries.values():
-                if e["slot"] != NO_SLOT:
-                    assert self.slot(f, e), f"slot {e['slot']} is not what its row says"
+                if e["slot"] != NO_SLOT and not self.slot(f, e):
+                    assert cut and self.was_cut(f, e), f"slot {e['slot']} is not what its row says"
+                    good.remove(e["id"])
                 if e["parent"] == e["ns"]:
                     assert e["first"] == 0
                     continue
@@ -186,7 +196,7 @@ class Root:
         for key, e in self.entries.items():
             assert e["children"] == n_children.get(key, 0)
             assert 0 < key < self.next_id
-        return set(self.entries)
+        return good
 
     def whole(self):
         """Ids of the entries whose slots are as they were written, in a namespace that is still known."""
@@ -211,14 +221,14 @@ class Root:
 class Committed:
     """
     What a state directory has for a namespace: how much of a prompt must be found again.  damaged: only what is whole
-    down from the beginning counts; otherwise all of it must be.
+    down from the beginning counts; otherwise all of it must be.  cut: but for what a full medium made it give up.
     """
 
-    def __init__(self, state, name=b"uid:%d" % os.getuid(), damaged=False):
+    def __init__(self, state, name=b"uid:%d" % os.getuid(), damaged=False, cut=False):
         self.by_block_tokens = {}
         self.roots = [Root(d) for d in root_dirs(state)]
         for r in self.roots:
-            good = r.whole() if damaged else r.check()
+            good = r.whole() if damaged else r.check(cut)
             self.by_block_tokens.setdefault(r.block_tokens, set()).update(r.prefixes(name, good))
 
     def found(self, ids, block_tokens):

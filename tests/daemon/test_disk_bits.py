@@ -45,14 +45,14 @@ class Restarts:
         self.computed = []      # tokens of requests that ended
         self.ways = []
 
-    def __call__(self, way=None):
+    def __call__(self, way=None, cut=False):
         way = way or self.rng.choice(["stop", "kill"])
         self.ways.append(way)
         if way == "stop":
             self.d.stop()
         else:
             self.d.kill()
-        self.committed = disk.Committed(self.state)
+        self.committed = disk.Committed(self.state, cut=cut)
         self.d = self.start()
         return self.d
 

@@ -82,8 +82,8 @@ def some(c, right, seed, n=N_ASKED, **fields):
                      **fields) for _ in range(n))
 
 
-def stores_again(d, right, seed):
-    """By and by it writes, and that is there after a restart."""
+def stores_again(d, right, seed, full=False):
+    """By and by it writes, and that is there after a restart.  full: the medium was."""
     before, turn = d.d.status().get("disk_written", 0), [0]
 
     def writes():
@@ -92,7 +92,7 @@ def stores_again(d, right, seed):
             right(c, random_ids(seed * 1000 + turn[0], 200))
         return d.d.status().get("disk_written", 0) > before + 8
     d.d.until(writes, "it stores again", 60)
-    d("stop")
+    d("stop", cut=full)
     with d.d.client() as c:
         assert right(c, random_ids(seed * 1000 + turn[0], 200)) == 192
 
@@ -124,7 +124,7 @@ def test_medium_smaller_than_the_limit(small, restarts, arch, right):
             some(c, right, turn)
         assert few_troubles(d.d, begin), troubles(d.d)
         kept = d.d.status()
-        d("stop")
+        d("stop", cut=True)
     assert len(d.committed) > 0 and kept["disk_errors"] < 30
     begin = time.monotonic()
     with d.d.client() as c:
@@ -134,7 +134,38 @@ def test_medium_smaller_than_the_limit(small, restarts, arch, right):
             some(c, right, turn)
         assert few_troubles(d.d, begin), troubles(d.d)
     (state / "filler").unlink(missing_ok=True)
-    stores_again(d, right, 7)
+    stores_again(d, right, 7, full=True)
+
+
+def test_medium_full_for_long(small, restarts, arch, right):
+    """The last slots are cut off: what was in them is a miss, nothing else is, and it comes back when there is room."""
+    state = small("8m")
+    d = restarts([arch], BLOCK, *POOL, "--disk", "64M")
+    turn = [0]
+
+    def size():
+        return sum(os.path.getsize(r / "slots") for r in disk.root_dirs(state))
+
+    with d.d.client() as c:
+        some(c, right, 1)
+        while size() < 3 << 20:
+            right(c, random_ids(turn[0], 300))
+            turn[0] += 1
+        fill_up(state / "filler")
+        before = size()
+
+        def smaller():
+            turn[0] += 1
+            right(c, random_ids(turn[0], 300))
+            return size() < before
+        d.d.until(smaller, "slots are cut off", 60)
+    d("stop", cut=True)
+    assert 0 < len(d.committed)
+    with d.d.client() as c:
+        for ids in range(turn[0]):
+            right(c, random_ids(ids, 300))
+    (state / "filler").unlink(missing_ok=True)
+    stores_again(d, right, 8, full=True)
 
 
 def test_read_only(small, restarts, arch, right):
