@@ -17,6 +17,12 @@
 #define VW 16
 #define VN (16 / VW)
 
+/*
+ * Ahead of the weights being used, in bytes: some 250 ns at the speed of one core.  Decoding on a Zen 5, two threads,
+ * tokens per second with 1,024, 2,048, 4,096 and 8,192 bytes: 496, 533, 574, 627; with 16,384 and 32,768 as with 8,192.
+ */
+#define PREFETCH 8192
+
 typedef __m512 vf;
 typedef __m512i vi;
 

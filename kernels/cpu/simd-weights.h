@@ -13,9 +13,7 @@
 	X(KB_F32) X(KB_F16) X(KB_BF16) X(KB_Q4_0) X(KB_Q4_1) X(KB_Q5_0) X(KB_Q5_1) X(KB_Q8_0) X(KB_Q2_K) \
 	X(KB_Q3_K) X(KB_Q4_K) X(KB_Q5_K) X(KB_Q6_K) X(KB_IQ4_NL) X(KB_IQ4_XS)
 
-/* Ahead of the weights being used, in bytes: about 100 ns at full speed. */
-#define PREFETCH 2048
-
+/* Asks for the bytes PREFETCH ahead of p: how far that is each level's vector says (simd-avx2.h, simd-avx512.h). */
 INLINE void prefetch(const uint8_t *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 64)
