@@ -124,13 +124,12 @@ SPECIALIZED void score_each_tile(const struct score_task *t, const int from, con
 	}
 }
 
-/* Four queries fill the registers with one tile, fewer with two; three do where words and masks of Q4 need some too. */
+/*
+ * With 16 registers four queries fill them with one tile, fewer with two; three do where words and masks of Q4 need
+ * some too.
+ */
 SPECIALIZED void score_queries(struct score_task *t, const int from, int n_queries, const bool scaled, float *out)
 {
-	if (from == FROM_Q4 && n_queries == 3) {
-		score_each_tile(t, from, 3, scaled, out);
-		return;
-	}
 	switch (n_queries) {
 	case 1:
 		score_tiles(t, from, 1, N_TILES, scaled, out);
@@ -139,10 +138,25 @@ SPECIALIZED void score_queries(struct score_task *t, const int from, int n_queri
 		score_tiles(t, from, 2, N_TILES, scaled, out);
 		return;
 	case 3:
-		score_tiles(t, from, 3, N_TILES, scaled, out);
+		if (MAX_TOGETHER == 4 && from == FROM_Q4)
+			score_each_tile(t, from, 3, scaled, out);
+		else
+			score_tiles(t, from, 3, N_TILES, scaled, out);
 		return;
 	}
+#if MAX_TOGETHER == 8
+	switch (n_queries) {
+	case 4:
+		score_tiles(t, from, 4, N_TILES, scaled, out);
+		return;
+	case 6:
+		score_tiles(t, from, 6, N_TILES, scaled, out);
+		return;
+	}
+	score_tiles(t, from, 8, N_TILES, scaled, out);
+#else
 	score_each_tile(t, from, 4, scaled, out);
+#endif
 }
 
 static void score_by_source(struct score_task *t, int from, int n_queries, bool scaled, float *out)

@@ -27,8 +27,8 @@ INLINE vf load_value(const int from, const void *p, const int n_vecs, const int 
 
 /* Values of some tiles for some queries: o += sum of w v over positions r0 .. r1 - 1, counted from the first tile's. */
 struct value_task {
-	const float *w[MAX_TOGETHER];
-	float *o[MAX_TOGETHER];	/* of one group's channels */
+	const float *w;			/* of the first query; the next ones' are KC_SEGMENT further each */
+	float *o[MAX_TOGETHER];		/* of one group's channels */
 	const struct kc_kv *tiles;	/* or floats, [][head_dim] */
 	const uint8_t *floats;
 	size_t at, step;		/* bytes from a position to the group, and to the next position */
@@ -37,7 +37,7 @@ struct value_task {
 
 /* n positions from p on, for n_queries queries and `count` vectors, from `first` on, of the n_vecs that a group has. */
 SPECIALIZED void add_products(const int from, const uint8_t *p, const uint8_t *ahead, size_t step,
-			      const float *const *w, uint32_t n, const int n_queries, const int n_vecs,
+			      const float *w, uint32_t n, const int n_queries, const int n_vecs,
 			      const int first, const int count, vf *acc)
 {
 	UNROLL_4
@@ -48,7 +48,7 @@ SPECIALIZED void add_products(const int from, const uint8_t *p, const uint8_t *a
 			_mm_prefetch((const char *)ahead, _MM_HINT_T0);
 		UNROLL
 		for (int j = 0; j < n_queries; j++)
-			weight[j] = vf_set1(w[j][k]);
+			weight[j] = vf_set1(w[(size_t)j * KC_SEGMENT + k]);
 		UNROLL
 		for (int i = 0; i < count; i++) {
 			vf value = load_value(from, p, n_vecs, first + i);
@@ -64,7 +64,6 @@ SPECIALIZED void accumulate(const struct value_task *t, const int from, const in
 			    const int first, const int count)
 {
 	vf acc[MAX_TOGETHER * 2 * VN];
-	const float *w[MAX_TOGETHER];
 
 	UNROLL
 	for (int i = 0; i < n_queries * count; i++)
@@ -73,17 +72,14 @@ SPECIALIZED void accumulate(const struct value_task *t, const int from, const in
 		uint32_t in = r % KC_KV_TILE;
 		const struct kc_kv *tile = t->tiles + r / KC_KV_TILE;
 
-		UNROLL
-		for (int j = 0; j < n_queries; j++)
-			w[j] = t->w[j] + r;
 		if (from == FROM_FLOATS) {
 			n = t->r1 - r;
-			add_products(from, t->floats + r * t->step + t->at, NULL, t->step, w, n, n_queries, n_vecs,
-				     first, count, acc);
+			add_products(from, t->floats + r * t->step + t->at, NULL, t->step, t->w + r, n, n_queries,
+				     n_vecs, first, count, acc);
 		} else {
 			n = KC_MIN(KC_KV_TILE - in, t->r1 - r);
 			add_products(from, tile[0].v + in * t->step + t->at, tile[1].v + in * t->step + t->at, t->step,
-				     w, n, n_queries, n_vecs, first, count, acc);
+				     t->w + r, n, n_queries, n_vecs, first, count, acc);
 		}
 	}
 	UNROLL
@@ -91,7 +87,7 @@ SPECIALIZED void accumulate(const struct value_task *t, const int from, const in
 		vf_store(t->o[i / count] + (first + i % count) * VW, acc[i]);
 }
 
-/* A whole group's channels; four queries fill the registers with half of them. */
+/* A whole group's channels; with 16 registers four queries fill them with half of those. */
 SPECIALIZED void accumulate_group(const struct value_task *t, const int from, int n_queries, const int n_vecs)
 {
 	switch (n_queries) {
@@ -105,9 +101,21 @@ SPECIALIZED void accumulate_group(const struct value_task *t, const int from, in
 		accumulate(t, from, 3, n_vecs, 0, n_vecs);
 		return;
 	}
+#if MAX_TOGETHER == 8
+	switch (n_queries) {
+	case 4:
+		accumulate(t, from, 4, n_vecs, 0, n_vecs);
+		return;
+	case 6:
+		accumulate(t, from, 6, n_vecs, 0, n_vecs);
+		return;
+	}
+	accumulate(t, from, 8, n_vecs, 0, n_vecs);
+#else
 	accumulate(t, from, 4, n_vecs, 0, VN);
 	if (n_vecs > VN)
 		accumulate(t, from, 4, n_vecs, VN, n_vecs - VN);
+#endif
 }
 
 static void accumulate_by_source(const struct value_task *t, int from, int n_queries, bool whole)
@@ -149,6 +157,7 @@ static void add_values(const struct attend *x, const struct value_span *span, ui
 		return;
 	for (uint32_t g = 0; g < kb_kv_groups(head_dim); g++) {
 		task.at = stored_bytes(span->from, (size_t)g * KB_KV_GROUP);
+		task.w = span->scaled ? scaled[0] : x->scores + (size_t)j * KC_SEGMENT + span->r;
 		for (uint32_t i = 0; i < n; i++) {
 			const float *p = x->scores + (size_t)(j + i) * KC_SEGMENT + span->r;
 			const float *d = x->value_scales + (size_t)g * KC_SEGMENT + span->r;
@@ -159,7 +168,6 @@ static void add_values(const struct attend *x, const struct value_span *span, ui
 					vf_store(scaled[i] + r + v * VW,
 						 vf_mul(vf_load(p + r + v * VW), vf_load(d + r + v * VW)));
 			}
-			task.w[i] = span->scaled ? scaled[i] : p;
 			task.o[i] = out + (size_t)(j + i) * head_dim + g * KB_KV_GROUP;
 		}
 		accumulate_by_source(&task, span->from, (int)n, kc_group_channels(head_dim, g) == KB_KV_GROUP);

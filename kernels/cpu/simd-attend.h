@@ -10,7 +10,12 @@
 #define N_TILES (PAIR / KC_KV_TILE)
 #define SPAN KC_ATTEND_TILE	/* positions whose values are turned into floats together */
 #define DIRECT_QUERIES 8u	/* so many read the blocks themselves */
-#define MAX_TOGETHER 4		/* queries of one pass */
+/* Queries of one pass, over two tiles' keys or a group's values: as many as there are registers for their sums. */
+#if VN == 1
+#define MAX_TOGETHER 8
+#else
+#define MAX_TOGETHER 4
+#endif
 
 /* Where keys or values come from. */
 enum source { FROM_F16 = KB_KV_F16, FROM_Q8 = KB_KV_Q8, FROM_Q4 = KB_KV_Q4, FROM_FLOATS };
@@ -45,9 +50,16 @@ INLINE const float *query_at(const struct kc_queries *a, uint32_t j)
 	return a->q + j / a->n_heads * a->q_stride + (size_t)(j % a->n_heads) * a->head_dim;
 }
 
-/* How many of n queries go together: threes, and fours where that saves a pass. */
+/*
+ * How many of n queries go together.  With 16 registers threes, and fours where that saves a pass; with 32 as many as
+ * there can be, but so that no pass is left with one.
+ */
 INLINE uint32_t queries_together(uint32_t n)
 {
+	static const uint8_t most[] = { 0, 1, 2, 3, 4, 3, 6, 4, 8, 6 };
+
+	if (MAX_TOGETHER == 8)
+		return n > 9 && n % 8 != 1 ? 8 : most[KC_MIN(n, 9)];
 	return n == 8 || (n % 3 == 1 && n > 1) ? 4 : KC_MIN(n, 3);
 }
 
