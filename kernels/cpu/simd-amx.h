@@ -34,6 +34,7 @@
 #define TILE_LEAST 9u		/* rows for which a tile is used */
 #define TILE_PANELS 4u		/* row blocks that share unpacked weights */
 #define TILE_SUMS 256		/* of C */
+#define TILE_AHEAD 2048		/* bytes between weights that are unpacked and those asked for */
 /*
  * Sums are added one turn after their multiplication, which takes 52 cycles and a
  * store; a turn is two tiles of C.  Two turns are 4 KiB: loads of one don't wait for
@@ -104,10 +105,10 @@ SPECIALIZED void tile_unpack(const enum kb_type type, const uint8_t *block, uint
 	for (uint32_t k = 0; k < cols; k += l->weights, block += kc_block_bytes(l)) {
 		const uint8_t *quants = block + kc_quants_offset(l);
 
-		prefetch(block, kc_quants_offset(l));
+		prefetch_ahead(block, kc_quants_offset(l), TILE_AHEAD);
 		NO_UNROLL
 		for (uint32_t i = 0; i < l->weights; i += KC_BLOCK) {
-			prefetch(quants, kc_quants_bytes(l));
+			prefetch_ahead(quants, kc_quants_bytes(l), TILE_AHEAD);
 			UNROLL
 			for (int half = 0; half < 2; half++) {
 				struct unpack u;

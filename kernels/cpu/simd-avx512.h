@@ -178,6 +178,25 @@ INLINE vi dot_pairs(vi sum, vi w, vi x)
 {
 	return _mm512_dpwssd_epi32(sum, w, x);
 }
+#ifndef KC_EMULATED
+#define DOT_AT
+/* The same with x at p: gcc 12 loads what the multiplication could take from memory itself. */
+struct four_bytes {
+	char bytes[4];
+};
+
+INLINE vi dot_small_at(vi sum, vi w, const void *p)
+{
+	__asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const struct four_bytes *)p));
+	return sum;
+}
+
+INLINE vi dot_pairs_at(vi sum, vi w, const void *p)
+{
+	__asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(w), "m"(*(const struct four_bytes *)p));
+	return sum;
+}
+#endif
 #else
 /* As in simd-avx2.h: at most four of these fit 16 bits. */
 INLINE vi dot_small(vi sum, vi w, vi x)
@@ -201,6 +220,18 @@ INLINE vi dot_pairs(vi sum, vi w, vi x)
 	__asm__("vpaddd %1, %0, %0" : "+v"(sum) : "v"(both));
 	return sum;
 #endif
+}
+#endif
+
+#ifndef DOT_AT
+INLINE vi dot_small_at(vi sum, vi w, const int8_t *p)
+{
+	return dot_small(sum, w, vi_bytes4(p));
+}
+
+INLINE vi dot_pairs_at(vi sum, vi w, const int16_t *p)
+{
+	return dot_pairs(sum, w, vi_pair(p));
 }
 #endif
 

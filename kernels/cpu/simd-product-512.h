@@ -35,6 +35,7 @@
 #define FLOAT_CHUNK 256u
 #define MAX_ROWS_8 16		/* rows multiplied together, by form; floats: as 8 */
 #define MAX_ROWS_16 8
+#define ROWS_TOGETHER 4		/* of those, in step */
 #define MAX_GROUPS 4		/* of floats, where few rows leave the multipliers waiting */
 
 /* Distances of rows in a panel, padded so that they don't meet in one set of the cache. */
@@ -65,6 +66,7 @@ struct run {
 	uint32_t cols;		/* of the chunk */
 	bool first;		/* of the chunks: outputs are zero before */
 	bool stream;		/* the weights come from memory */
+	size_t ahead, skip;	/* how far it is asked for: bytes inside the chunk, and from its end to the next group's */
 	uint32_t n_rows;	/* valid */
 	float *out;
 	size_t out_stride;
@@ -102,9 +104,34 @@ struct step {
 	const float *d, *h, *s, *d16;
 };
 
+/* Rows r .. r + n - 1 of a half; their sums don't wait for each other, so each need not wait for its own. */
+SPECIALIZED void rows_8(vf *acc, const struct step *t, const vi w[4], const vf dw, const int half, const int r, const int n)
+{
+	const int8_t *x = t->q + r * (int)Q_STRIDE + 16 * half;
+	const float *d = t->d + r * (int)D_STRIDE + half;
+	vi dot[ROWS_TOGETHER];
+
+	UNROLL
+	for (int i = 0; i < n; i++)
+		dot[i] = vi_zero();
+	UNROLL
+	for (int j = 0; j < 4; j++) {
+		UNROLL
+		for (int i = 0; i < n; i++)
+			dot[i] = dot_small_at(dot[i], w[j], x + i * (int)Q_STRIDE + 4 * j);
+	}
+	UNROLL
+	for (int i = 0; i < n; i++) {
+		const vf scale = vf_mul(dw, vf_set1(d[i * (int)D_STRIDE]));
+
+		acc[r + i] = vf_fma(scale, vf_of_int(dot_small_end(dot[i])), acc[r + i]);
+	}
+}
+
 SPECIALIZED void half_8(vf *acc, const struct step *t, const enum kb_type type, const int half, const int n_rows)
 {
 	const vf dw = load_scale(type, t->block, t->scales, t->unit + (kc_layouts[type].fine ? (uint32_t)half : 0));
+	const int together = n_rows < ROWS_TOGETHER ? n_rows : ROWS_TOGETHER;
 	struct unpack u;
 	vi w[4];
 
@@ -113,16 +140,8 @@ SPECIALIZED void half_8(vf *acc, const struct step *t, const enum kb_type type, 
 	for (int j = 0; j < 4; j++)
 		w[j] = unpack_next(&u, type, t->quants, half, j, 0);
 	UNROLL
-	for (int r = 0; r < n_rows; r++) {
-		const int8_t *x = t->q + r * (int)Q_STRIDE + 16 * half;
-		const vf scale = vf_mul(dw, vf_set1(t->d[r * (int)D_STRIDE + half]));
-		vi dot = vi_zero();
-
-		UNROLL
-		for (int j = 0; j < 4; j++)
-			dot = dot_small(dot, w[j], vi_bytes4(x + 4 * j));
-		acc[r] = vf_fma(scale, vf_of_int(dot_small_end(dot)), acc[r]);
-	}
+	for (int r = 0; r < n_rows; r += together)
+		rows_8(acc, t, w, dw, half, r, together);
 }
 
 /* What the minimums of a step's weights, or their middles, add. */
@@ -159,11 +178,11 @@ SPECIALIZED void piece_16(vi (*dot)[2], const struct dot_weights w, const int16_
 
 	UNROLL
 	for (int r = 0; r < n_rows; r++, x += Q16_STRIDE)
-		dot[r][0] = dot_pairs(dot[r][0], w.even, vi_pair(x));
+		dot[r][0] = dot_pairs_at(dot[r][0], w.even, x);
 	x -= n_rows * (int)Q16_STRIDE;
 	UNROLL
 	for (int r = 0; r < n_rows; r++, x += Q16_STRIDE)
-		dot[r][odd] = dot_pairs(dot[r][odd], w.odd, vi_pair(x + 2));
+		dot[r][odd] = dot_pairs_at(dot[r][odd], w.odd, x + 2);
 }
 
 /* Columns under one scale: a half where scales are fine, else both. */
@@ -208,19 +227,22 @@ SPECIALIZED void run_blocks(const struct run *t, const enum kb_type type, const 
 {
 	const struct kc_layout *l = &kc_layouts[type];
 	struct step s = { .q = t->q, .q16 = t->q16, .d = t->d, .h = t->h, .s = t->s, .d16 = t->d16 };
+	const uint8_t *last = block + t->cols / l->weights * kc_block_bytes(l) - t->ahead;
 	vf acc[MAX_ROWS_8];
 
 	load_sums(acc, t, out, n_rows);
 	for (uint32_t k = 0; k < t->cols; k += l->weights, block += kc_block_bytes(l)) {
+		const size_t ahead = t->ahead + (block < last ? 0 : t->skip);
+
 		s.block = block;
 		s.scales = block + kc_scales_offset(l);
 		s.quants = block + kc_quants_offset(l);
 		if (t->stream)
-			prefetch(block, kc_quants_offset(l));
+			prefetch_ahead(block, kc_quants_offset(l), ahead);
 		NO_UNROLL
 		for (s.unit = 0; s.unit < l->weights / KC_HALF; s.unit += 2) {
 			if (t->stream)
-				prefetch(s.quants, kc_quants_bytes(l));
+				prefetch_ahead(s.quants, kc_quants_bytes(l), ahead);
 			if (l->form == KC_FORM_8) {
 				step_8(acc, &s, type, n_rows);
 				s.q += KC_BLOCK;
@@ -244,7 +266,8 @@ SPECIALIZED void run_blocks(const struct run *t, const enum kb_type type, const 
 SPECIALIZED void run_elements(const struct run *t, const enum kb_type type, const int n_rows, const int n_groups,
 			      const uint8_t *w, float *out)
 {
-	const size_t size = kc_layouts[type].source;
+	const size_t size = kc_layouts[type].source, inside = t->ahead / (size_t)n_groups;
+	const uint8_t *last = w + size * KC_LANES * t->cols - inside;
 	const float *x = t->f;
 	vf acc[MAX_GROUPS][MAX_ROWS_8];
 
@@ -252,13 +275,15 @@ SPECIALIZED void run_elements(const struct run *t, const enum kb_type type, cons
 	for (int g = 0; g < n_groups; g++)
 		load_sums(acc[g], t, out + g * KC_LANES, n_rows);
 	for (uint32_t k = 0; k < t->cols; k++, x++, w += size * KC_LANES) {
+		const size_t ahead = inside + (w < last ? 0 : t->skip + (size_t)(n_groups - 1) * t->group_bytes);
+
 		UNROLL
 		for (int g = 0; g < n_groups; g++) {
 			const uint8_t *at = w + g * t->group_bytes;
 			vf weights;
 
 			if (t->stream)
-				_mm_prefetch((const char *)at + PREFETCH, _MM_HINT_T0);
+				_mm_prefetch((const char *)at + ahead, _MM_HINT_T0);
 			if (type == KB_F32)
 				weights = vf_load((const float *)(const void *)at);
 			else
@@ -402,12 +427,16 @@ static void simd_product(const struct kb_tensor *w, uint32_t group0, uint32_t n_
 	struct run t = { .w = w->data + w->group_bytes * group0, .group_bytes = w->group_bytes, .n_groups = n_groups,
 			 .out = out, .out_stride = out_stride };
 	union panel panel;
+	size_t bytes;
 
 	for (uint32_t col = 0; col < in->cols; col += t.cols) {
 		t.cols = KC_MIN(chunk, in->cols - col);
 		t.first = !col;
+		bytes = t.cols / l->weights * kc_block_bytes(l);
+		t.skip = w->group_bytes - bytes;
+		t.ahead = t.skip ? KC_MIN(PREFETCH, bytes) : PREFETCH;
 		product_chunk(&t, w, in, row0, n_rows, col, &panel);
-		t.w += t.cols / l->weights * kc_block_bytes(l);
+		t.w += bytes;
 	}
 }
 

@@ -38,13 +38,6 @@ struct product_task {
 	bool stream;		/* the group comes from memory */
 };
 
-/* Asks for the bytes `ahead` of p. */
-INLINE void prefetch_ahead(const uint8_t *p, size_t bytes, size_t ahead)
-{
-	for (size_t i = 0; i < bytes; i += 64)
-		_mm_prefetch((const char *)p + ahead + i, _MM_HINT_T0);
-}
-
 /* Lets gcc 12 forget where a pointer comes from: it finds addresses that take more registers, and spills. */
 #define OPAQUE(pointer) __asm__("" : "+r"(pointer))
 

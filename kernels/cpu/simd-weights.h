@@ -13,11 +13,11 @@
 	X(KB_F32) X(KB_F16) X(KB_BF16) X(KB_Q4_0) X(KB_Q4_1) X(KB_Q5_0) X(KB_Q5_1) X(KB_Q8_0) X(KB_Q2_K) \
 	X(KB_Q3_K) X(KB_Q4_K) X(KB_Q5_K) X(KB_Q6_K) X(KB_IQ4_NL) X(KB_IQ4_XS)
 
-/* Asks for the bytes PREFETCH ahead of p: how far that is each level's vector says (simd-avx2.h, simd-avx512.h). */
-INLINE void prefetch(const uint8_t *p, size_t bytes)
+/* Asks for the bytes `ahead` of p. */
+INLINE void prefetch_ahead(const uint8_t *p, size_t bytes, size_t ahead)
 {
 	for (size_t i = 0; i < bytes; i += 64)
-		_mm_prefetch((const char *)p + PREFETCH + i, _MM_HINT_T0);
+		_mm_prefetch((const char *)p + ahead + i, _MM_HINT_T0);
 }
 
 /* One half (16 columns) of a step being unpacked: planes whose pieces give several columns. */
