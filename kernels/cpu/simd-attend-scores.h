@@ -255,8 +255,8 @@ static void prefetch_scales(const struct kc_kv *tile)
 static void score_all(const struct attend *x, uint32_t r)
 {
 	const struct kc_queries *a = x->a;
-	const struct kc_kv *tiles = x->tiles + r / KC_KV_TILE, *next = tiles + N_TILES;
-	bool last = x->base + r + PAIR >= x->end;
+	const struct kc_kv *tiles = x->tiles + r / KC_KV_TILE, *next = tiles + KEYS_AHEAD;
+	bool last = x->base + r + KEYS_AHEAD * KC_KV_TILE >= x->end;
 	enum kb_kv_type type = tiles[0].type;
 	struct score_task task = { .stride = tiles[0].stride, .head_dim = a->head_dim, .scale = a->scale,
 				   .softcap = a->softcap };

@@ -78,7 +78,7 @@ SPECIALIZED void accumulate(const struct value_task *t, const int from, const in
 				     n_vecs, first, count, acc);
 		} else {
 			n = KC_MIN(KC_KV_TILE - in, t->r1 - r);
-			add_products(from, tile[0].v + in * t->step + t->at, tile[1].v + in * t->step + t->at, t->step,
+			add_products(from, tile[0].v + in * t->step + t->at, tile[VALUES_AHEAD].v + in * t->step + t->at, t->step,
 				     t->w + r, n, n_queries, n_vecs, first, count, acc);
 		}
 	}
@@ -256,7 +256,7 @@ static void add_all_values(const struct attend *x, float *out)
 			const struct kc_kv *tile = tiles + n / KC_KV_TILE;
 
 			if (!x->direct)
-				convert_values_of(tile, tile[1].v, x->floats + (size_t)n * x->a->head_dim);
+				convert_values_of(tile, tile[VALUES_AHEAD].v, x->floats + (size_t)n * x->a->head_dim);
 		}
 		if (x->direct)
 			span.from = (int)tiles[0].type;

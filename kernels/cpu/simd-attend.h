@@ -36,9 +36,16 @@ INLINE size_t stored_bytes(const int from, size_t n)
 }
 
 /*
- * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of the
- * next one are asked for.
+ * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of a later
+ * one are asked for, so many tiles further.
  */
+#if VN == 1
+#define KEYS_AHEAD 4u
+#define VALUES_AHEAD 4u
+#else
+#define KEYS_AHEAD 2u
+#define VALUES_AHEAD 1u
+#endif
 INLINE void prefetch_bytes(const uint8_t *p, size_t bytes)
 {
 	for (size_t i = 0; i < bytes; i += 64)
@@ -71,7 +78,7 @@ struct attend {
 	uint32_t begin, end;	/* positions that some query sees */
 	bool direct;
 	/* Those of the segment, as far as they are seen; what is read ahead at the end is there again. */
-	struct kc_kv tiles[KC_SEGMENT / KC_KV_TILE + N_TILES];
+	struct kc_kv tiles[KC_SEGMENT / KC_KV_TILE + KEYS_AHEAD];
 	float *scores;		/* [KC_MAX_QUERIES][KC_SEGMENT] */
 	float *floats;		/* [head_dim][KC_KV_TILE] twice, or [SPAN][head_dim] */
 	float *scaled;		/* [n][head_dim] */

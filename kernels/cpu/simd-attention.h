@@ -104,7 +104,7 @@ static void next_tile(struct kc_kv *tile)
 		tile->v_m += KC_KV_TILE;
 }
 
-/* Tiles from those of the first pair to the last one that is seen; two more stand for what comes after them. */
+/* Tiles from those of the first pair to the last one that is seen; a few more stand for what comes after them. */
 static void find_tiles(struct attend *x)
 {
 	uint32_t first = (x->begin & ~(PAIR - 1)) - x->base, r = first, block_tokens = x->a->geometry->block_tokens;
@@ -121,8 +121,8 @@ static void find_tiles(struct attend *x)
 		x->tiles[r / KC_KV_TILE] = x->tiles[r / KC_KV_TILE - 1];
 		r += KC_KV_TILE;
 	}
-	for (uint32_t i = 0; i < N_TILES; i++)
-		x->tiles[r / KC_KV_TILE + i] = x->tiles[first / KC_KV_TILE + i];
+	for (uint32_t i = 0, n = (r - first) / KC_KV_TILE; i < KEYS_AHEAD; i++)
+		x->tiles[r / KC_KV_TILE + i] = x->tiles[first / KC_KV_TILE + i % n];
 }
 
 static void attend_init(struct attend *x, const struct kc_queries *a, uint32_t segment, float *scratch)
