@@ -78,8 +78,9 @@ SPECIALIZED void accumulate(const struct value_task *t, const int from, const in
 				     n_vecs, first, count, acc);
 		} else {
 			n = KC_MIN(KC_KV_TILE - in, t->r1 - r);
-			add_products(from, tile[0].v + in * t->step + t->at, tile[VALUES_AHEAD].v + in * t->step + t->at, t->step,
-				     t->w + r, n, n_queries, n_vecs, first, count, acc);
+			add_products(from, tile[0].v + in * t->step + t->at,
+				     tile[VALUES_AHEAD].v + in * t->step + t->at, t->step, t->w + r, n, n_queries,
+				     n_vecs, first, count, acc);
 		}
 	}
 	UNROLL

@@ -36,8 +36,8 @@ INLINE size_t stored_bytes(const int from, size_t n)
 }
 
 /*
- * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of a later
- * one are asked for, so many tiles further.
+ * Blocks lie far apart, so the hardware does not see the next one coming: while a tile is used, the same bytes of a
+ * later one are asked for, so many tiles further.
  */
 #if VN == 1
 #define KEYS_AHEAD 4u

@@ -15,7 +15,8 @@
  * channel, once for keys and once for values: 16 / VW conversions (F16 one instruction of two micro-operations
  * each, Q8 two, Q4 two and a half) and 16 / VW multiply-adds per query.
  * Limit, prefill: the multiply-add rate, 2 * head_dim per query and position, and the exponential, some 15 vector
- * operations per VW positions.
+ * operations per VW positions.  A sum waits four cycles for its last addition and two are begun in each, so eight sums
+ * are the least that keeps the multipliers busy: with 32 registers there are sixteen (MAX_TOGETHER).
  */
 #ifndef KC_SIMD_ATTENTION_H
 #define KC_SIMD_ATTENTION_H

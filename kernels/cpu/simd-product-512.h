@@ -25,6 +25,11 @@
  * as a sum's first two need none, 2 madd, 7 as above), with unpacking 12 cycles,
  * 43 products per cycle.  Types of 16-bit activations: 16
  * dpwssd and 3 more, or 6 where scales are fine; 8 rows: 48 to 41 products per cycle.
+ *
+ * Measured on a Zen 5 with VNNI, one thread, 4 GHz: Q4_1 out of the second cache 107 GB/s (26 bytes per cycle), out of
+ * memory 35 to 39, which is what a core gets: longer distances and other hints than PREFETCH's change nothing.  Eight
+ * rows: Q4_1 285 GMAC/s (70 products per cycle, since conversions have ports of their own there), Q8_0 183, Q4_K 237,
+ * Q6_K 128; F16 94.
  */
 #ifndef KC_SIMD_PRODUCT_512_H
 #define KC_SIMD_PRODUCT_512_H
@@ -66,7 +71,7 @@ struct run {
 	uint32_t cols;		/* of the chunk */
 	bool first;		/* of the chunks: outputs are zero before */
 	bool stream;		/* the weights come from memory */
-	size_t ahead, skip;	/* how far it is asked for: bytes inside the chunk, and from its end to the next group's */
+	size_t ahead, skip;	/* bytes: how far it is asked for, inside the chunk; from its end to the next group's */
 	uint32_t n_rows;	/* valid */
 	float *out;
 	size_t out_stride;
@@ -105,7 +110,8 @@ struct step {
 };
 
 /* Rows r .. r + n - 1 of a half; their sums don't wait for each other, so each need not wait for its own. */
-SPECIALIZED void rows_8(vf *acc, const struct step *t, const vi w[4], const vf dw, const int half, const int r, const int n)
+SPECIALIZED void rows_8(vf *acc, const struct step *t, const vi w[4], const vf dw, const int half, const int r,
+			const int n)
 {
 	const int8_t *x = t->q + r * (int)Q_STRIDE + 16 * half;
 	const float *d = t->d + r * (int)D_STRIDE + half;
